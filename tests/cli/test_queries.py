@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import polars as pl
@@ -280,7 +281,8 @@ def test_the_demo_compares_explains_saves_and_prints_next_commands(tmp_path: Pat
     assert "5,000 rows" in page
     report = (out / "report.md").read_text()
     for text in (page, report):
-        for name in ("popularity", "sequential rules", "TALE without time", "TALE", "tempo"):
+        models = ["popularity", "sequential rules", "TALE without time", "TALE", "tempo"]
+        for name in [*models, *(["ranker"] if find_spec("lightgbm") else [])]:
             assert re.search(rf"^[| ]+{name} [| ]*\d\.\d{{4}}", text, re.MULTILINE), name
         assert "tempo recommends" in text
         assert "because of" in text
@@ -300,6 +302,17 @@ def test_the_demo_compares_explains_saves_and_prints_next_commands(tmp_path: Pat
     assert "talerec fit YOUR_LOG.csv" in page
     works("verify", out / "shop.tale")
     assert tr.load(out / "shop.tale").name == tr.models.DEFAULT
+
+
+def test_the_demo_without_lightgbm_does_not_mention_the_ranker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from talerec.cli import demo
+
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    page = works("demo", "--rows", 300, "-o", tmp_path / "demo")
+    assert "tempo" in page
+    assert "ranker" not in page + (tmp_path / "demo" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("rows", [1, 10, 60])

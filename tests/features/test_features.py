@@ -17,7 +17,7 @@ from talerec.features import (
     ItemTimes,
     PartScores,
     build_features,
-    feature_families,
+    feature_groups,
     feature_names,
 )
 
@@ -135,8 +135,20 @@ def test_every_feature_equals_its_slow_twin():
 def test_names_are_different_and_every_family_has_some():
     names = feature_names(["a", "b"])
     assert len(set(names)) == len(names)
-    assert set(feature_families(["a", "b"]).tolist()) == set(range(len(FAMILIES)))
+    groups = feature_groups(["a", "b"])
+    assert set(groups.family) == set(range(len(FAMILIES)))
     assert all(family.description for family in FAMILIES)
+    subjects = [group.subject for group in groups.groups]
+    assert len(set(subjects)) == len(subjects)
+
+
+def test_contributions_are_summed_over_the_columns_of_each_group():
+    names, groups = feature_names(["a", "b"]), feature_groups(["a", "b"])
+    contributions = np.random.default_rng(0).normal(size=(3, len(names)))
+    sums = groups.sum_columns(contributions)
+    for g, group in enumerate(groups.groups):
+        columns = [names.index(name) for name in group.features]
+        np.testing.assert_allclose(sums[:, g], contributions[:, columns].sum(axis=1))
 
 
 def test_one_request_gets_the_same_bits_as_a_batch():

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 
 import talerec as tr
+from command import refusal, works
 from logs import tiny_log
 from talerec.artifact import Bundle, read_artifact, write_artifact
 from talerec.data import Histories
 from talerec.errors import ArtifactError, TalerecError
-from talerec.models.core import ItemFilter, rank_targets, rank_top, rank_with_reasons
+from talerec.models.core import (
+    ItemFilter,
+    RecommendOptions,
+    rank_targets,
+    rank_top,
+    rank_with_reasons,
+)
 from talerec.models.ranker.examples import gain_at_rank
 from talerec.models.ranker.queries import current_round, delayed_round
 
@@ -66,7 +80,10 @@ def test_trees_answer_where_they_know_what_parts_do_not(model, log):
     assert verdict.gain > 1.2 * verdict.part_gain
     text = "\n".join(model.describe_learned())
     assert "the trees answer" in text
-    assert "repeats" in text
+    assert re.search(r"For current requests, .*the hour of the day [1-9]\d %", text)
+    shares = model._state.trained.shares[0]
+    assert shares.sum() == pytest.approx(1)
+    assert (shares >= 0).all()
 
 
 def test_the_hour_of_the_request_decides(model, log):
@@ -166,7 +183,58 @@ def test_contributions_of_rows_and_of_families_add_up(model, log):
             target = int(log.items.positions([item], "item", "error")[0])
             families = model.explain_families(history, target)
             if families is not None:
-                assert sum(value for _, value in families) == pytest.approx(score, abs=1e-6)
+                total = sum(each.contribution for each in families)
+                assert total == pytest.approx(score, abs=1e-6)
+                assert sum(abs(each.share) for each in families) == pytest.approx(1)
+                frame = model.explain_user(user, item, by="families")
+                assert frame["contribution"].sum() == pytest.approx(score, abs=1e-6)
+
+
+def test_the_reason_of_a_family_is_that_of_its_strongest_group(model, log):
+    at = datetime.fromtimestamp(int(log.time.max()) // 86_400_000_000 * 86_400 + 8.2 * HOUR, UTC)
+    reasons = []
+    for user in range(30):
+        best = model.recommend([user], k=1, as_of=at)["item_id"][0]
+        families = model.explain_user(user, best, as_of=at, by="families")
+        reasons += families.filter(pl.col("family") == "repeats")["reason"].to_list()
+    assert reasons.count("the user has it at this hour") > 20
+
+
+def test_lists_have_families_that_add_up_also_with_boosts_and_limits(model, log):
+    histories = Histories.of_users(log, np.arange(20))
+    specs = {"boost": {"color": {"red": 0.5}}}, {"per": {"color": 3}}, {}
+    for spec in specs:
+        item_filter = RecommendOptions(6, **spec).build_filter(model)
+        lists, added = rank_with_reasons(model, histories, 6, item_filter)
+        assert lists.families is not None
+        assert len(lists.families) == len(lists.items)
+        boosts = added or [0.0] * len(lists.items)
+        for score, boost, families in zip(lists.scores, boosts, lists.families, strict=True):
+            if families is not None:
+                total = sum(each.contribution for each in families)
+                assert total == pytest.approx(score - boost, abs=1e-6)
+        assert sum(families is not None for families in lists.families) > 100
+        assert all(abs(share) <= 1 for share in lists.shares)
+
+
+def test_a_model_without_families_has_an_empty_explanation_by_them(log):
+    model = tr.Markov().fit(log)
+    frame = model.explain_user(1, model.recommend([1], k=1)["item_id"][0], by="families")
+    assert frame.columns == ["family", "reason", "contribution", "share"]
+    assert not len(frame)
+    with pytest.raises(TalerecError, match="`by` is 'x'; it takes rows or families"):
+        model.explain([1], 2, by="x")
+
+
+def test_explain_prints_families_as_a_table_and_as_json(model, log, tmp_path):
+    path = model.save(tmp_path / "r.tale")
+    item = model.recommend([0], k=1)["item_id"][0]
+    text = works("explain", path, "--user", 0, "--item", item)
+    assert "The same score by families of features" in text
+    assert "(repeats)" in text
+    answer = json.loads(works("explain", path, "--user", 0, "--item", item, "--json"))
+    total = sum(each["contribution"] for each in answer["families"])
+    assert total == pytest.approx(answer["score"], abs=1e-6)
 
 
 def test_similar_items_are_the_first_parts(model):
@@ -203,6 +271,10 @@ def damaged(model: tr.Ranker, path, name: str, change) -> None:
         ("ranker_parts", lambda a: np.frombuffer(b"popular,markov,ease", np.uint8)),
         ("ranker_verdicts", lambda a: a + 7),
         ("ranker_verdicts", lambda a: a[:1]),
+        ("ranker_verdicts", lambda a: np.where(a > 400, np.inf, a)),  # infinitely many users
+        ("ranker_verdicts", lambda a: np.where(a > 2, np.nan, a)),
+        ("ranker_shares", lambda a: a * np.nan),
+        ("ranker_repeats", lambda a: a[:0]),
         ("ranker_shares", lambda a: a[:, :2]),
         ("ranker_item_indptr", lambda a: a[:-1]),
         ("ranker_item_indptr", lambda a: a * 3),
@@ -216,6 +288,56 @@ def test_a_damaged_ranker_is_refused(model, tmp_path, name, change):
     damaged(model, tmp_path / "r.tale", name, change)
     with pytest.raises(ArtifactError):
         tr.load(tmp_path / "r.tale", verify=True)
+
+
+def save_forever(models: list[tr.Ranker], path: Path) -> None:
+    """Save models to one place in turn, until the process is killed."""
+    while True:
+        for model in models:
+            model.save(path)
+
+
+def test_a_ranker_killed_while_it_is_saved_leaves_a_whole_one(model, tmp_path):
+    other = model.with_params(candidates=20)
+    path = model.save(tmp_path / "r.tale")
+    expected = {each.candidates: each.recommend([3], k=15) for each in (model, other)}
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        process = multiprocessing.get_context("fork").Process(
+            target=save_forever, args=([other, model], path)
+        )
+        process.start()
+        time.sleep(float(rng.uniform(0.02, 0.3)))
+        process.kill()
+        process.join()
+        loaded = tr.load(path, verify=True)
+        assert loaded.recommend([3], k=15).equals(expected[loaded.candidates])
+    model.save(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["r.tale"]
+
+
+def test_a_filter_that_leaves_no_candidate_gives_an_empty_list(model, log):
+    assert not len(model.recommend([5], k=3, where="color = 'green'"))
+    seen = log.items.ids.gather(log.item[log.ptr[5] : log.ptr[6]]).unique().to_list()
+    assert not len(model.recommend([5], k=3, allow=seen, hide_seen=True))
+    assert len(model.recommend([5], k=3, allow=seen)) == len(seen)
+    item_filter = RecommendOptions(3, where="color = 'green'").build_filter(model)
+    lists, _ = rank_with_reasons(model, Histories.of_users(log, np.arange(4)), 3, item_filter)
+    assert lists.counts == [0, 0, 0, 0]
+    assert not lists.families
+    nobody = Histories.of_users(log, np.arange(0))
+    assert not len(rank_top(model, nobody, 3).items)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [("user_id,item_id\n1,2\n1,3\n", "timestamp"), ("user_id,item_id,timestamp\n", "empty")],
+)
+def test_a_log_that_cannot_be_ranked_is_refused_in_one_line(rows, message, tmp_path):
+    (tmp_path / "log.csv").write_text(rows)
+    line = refusal("fit", tmp_path / "log.csv", "-o", tmp_path / "r.tale", "--model", "ranker")
+    assert message in line
+    assert [each.name for each in tmp_path.iterdir()] == ["log.csv"]
 
 
 def test_an_update_teaches_the_parts_and_keeps_the_trees(log):

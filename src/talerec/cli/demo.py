@@ -7,9 +7,10 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from talerec import columns
 from talerec.artifact import check_target
@@ -26,8 +27,8 @@ from talerec.data import Log, synthetic_log
 from talerec.data.split import Split, leave_one_out
 from talerec.errors import TalerecError
 from talerec.evaluation import Evaluation, evaluate
-from talerec.models import DEFAULT
-from talerec.models.core import Model
+from talerec.models import DEFAULT, MODELS
+from talerec.models.core import Model, build_model
 from talerec.models.counting import Popular, Rules
 from talerec.models.linear import TALE
 from talerec.models.tempo import Tempo
@@ -41,12 +42,24 @@ TEMPO: dict[str, Any] = {
     "pace": 4, "floor": 0.0, "shrinkage": 0.3, "reg": 20, "dropout": 0.2, "recency": 1,
     "popularity_weight": 0.1, "learn": "off",
 }  # fmt: skip
+_TEMPO_SETTINGS = "; ".join(f"{name}={value}" for name, value in TEMPO.items())
+_RANKER_PARAMS: dict[str, Any] = {
+    "parts": f"tempo({_TEMPO_SETTINGS}),rules,trending", "candidates": 60, "rows_back": 2,
+}  # fmt: skip
 _WARM_UP = 200  # rows
 _N_SHOPPERS = 2
 _N_ITEMS = 5  # recommended to each
 _N_HISTORY = 3  # last items of a history that are named
+_N_FAMILIES = 2  # families of features that a reason of the ranker names
+_RANKER = "ranker"
 
-Card = tuple[str, list[list[str]]]  # a shopper's history as a title, and rows of recommendations
+
+class Card(NamedTuple):
+    """The recommendations for a shopper, as a table of text below the shopper's history."""
+
+    title: str
+    header: list[str]  # column names
+    rows: list[list[str]]
 
 
 def run_demo(rows: int, seed: int, folder: Path) -> Path:
@@ -67,14 +80,16 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
     models, results = _fit_and_evaluate(split)
     comparison = _comparison_rows(models, results)
     print_table("All items ranked for every shopper", _HEADER, comparison)
-    print_note(f"{_METRICS}\n{_ABOUT}\n")
+    about = _ABOUT if _RANKER not in models else f"{_ABOUT}\n{_about_ranker(models[_RANKER])}"
+    print_note(f"{_METRICS}\n{about}\n")
     best_cases = _best_cases(results[DEFAULT])
-    cards = [_build_card(models[DEFAULT], split, case) for case in best_cases]
+    shown = [models[name] for name in (DEFAULT, _RANKER) if name in models]
+    cards = [_build_card(model, split, case) for case in best_cases for model in shown]
     print_line(_CARDS_TITLE)
-    for title, card_rows in cards:
-        print_table(title, _CARD_HEADER, card_rows)
+    for card in cards:
+        print_table(*card)
     models[DEFAULT].save(target, metrics=results[DEFAULT].metrics)
-    write_text(folder / "report.md", _render_report(log.rows, comparison, cards))
+    write_text(folder / "report.md", _render_report(log.rows, comparison, about, cards))
     page = report.render_evaluation(results[DEFAULT], "a synthetic shop")
     write_text(folder / "report.html", page)
     print_line(f"Saved: {target}, {folder / 'report.md'}, and a page for your browser:")
@@ -97,6 +112,8 @@ def _fit_and_evaluate(split: Split) -> tuple[dict[str, Model], dict[str, Evaluat
         "TALE": TALE(**TIMED),
         DEFAULT: Tempo(**TEMPO),
     }
+    if find_spec("lightgbm"):
+        models[_RANKER] = build_model(MODELS[_RANKER], _RANKER_PARAMS)
     first_rows = split.train.keep(np.arange(split.train.rows) < _WARM_UP)
     with show_progress():
         for model in models.values():
@@ -182,7 +199,14 @@ _ABOUT = (
     "popularity; the parameters of both were tuned on other synthetic shops"
 )
 _CARDS_TITLE = f"The shoppers whose held-out item {DEFAULT} ranked best (not typical cases):"
-_CARD_HEADER = [f"{DEFAULT} recommends", "score", "because of"]
+
+
+def _about_ranker(model: Model) -> str:
+    """Return what the ranker is, and who answers in it: its trees, or its best part."""
+    answers = next(line for line in model.describe_learned() if line.startswith("Current"))
+    decides = [line for line in model.describe_learned() if line.startswith("For current")]
+    text = "ranker orders the items that tempo, rules and trending propose, by trees that it learns"
+    return "\n".join([text, answers, *decides])
 
 
 def _comparison_rows(models: dict[str, Model], results: dict[str, Evaluation]) -> list[list[str]]:
@@ -219,7 +243,7 @@ def _history_items(model: Model, split: Split, case: int) -> list[Any]:
 
 
 def _build_card(model: Model, split: Split, case: int) -> Card:
-    """Return the recommendations for a shopper: a title and table rows of text.
+    """Return a model's recommendations for a shopper: a title and a table of text.
 
     `case` is the index of the shopper's held-out row among the test cases. The title names the last
     items before that row and its item; a row has an item, its score, and the main reason for it.
@@ -234,29 +258,37 @@ def _build_card(model: Model, split: Split, case: int) -> Card:
     ]
     shopper = split.users.ids[int(cases.user[case])]
     last = ", ".join(titles[str(item)] for item in history[-_N_HISTORY:])
-    return f"Shopper {shopper} had: ... {last}. Next was: {titles[str(target)]}", rows
+    title = f"Shopper {shopper} had: ... {last}. Next was: {titles[str(target)]}"
+    return Card(title, [f"{model.name} recommends", "score", "because of"], rows)
 
 
 def _main_reason(model: Model, history: list[int], item: int, titles: Titles) -> str:
     """Return what adds most to an item's score, a history item or popularity, as text.
 
-    `history` are item ids, oldest first; the contribution follows in brackets: `Tent (+0.120)`.
+    `history` are item ids, oldest first; the contribution follows in brackets: `Tent (+0.120)`. Of
+    a model with families of features, the two that add most: `popular lately 25 %`.
     """
+    families = model.explain(history, item, by="families").filter(pl.col("share") > 0)
+    if len(families):
+        strongest = families.sort("share", descending=True).head(_N_FAMILIES)
+        pairs = strongest.select("reason", "share").iter_rows()
+        return ", ".join(f"{reason} {100 * share:.0f} %" for reason, share in pairs)
     source, share = model.explain(history, item).sort(columns.SHARE, descending=True).row(0)
     return f"{'popular now' if source is None else titles[str(source)]} ({share:+.3f})"
 
 
-def _render_report(rows: int, comparison: list[list[str]], cards: list[Card]) -> str:
+def _render_report(rows: int, comparison: list[list[str]], about: str, cards: list[Card]) -> str:
     """Return the comparison of models and the shoppers' recommendations as Markdown.
 
-    `rows` is the size of the log; `comparison` has a table row per model, as text; `cards` are
-    pairs of a shopper's title and table rows of recommendations.
+    `rows` is the size of the log; `comparison` has a table row per model, as text; `about` says
+    what the models are, a sentence per line; `cards` have the shoppers' recommendations.
     """
     parts = [f"# talerec demo\n\n{rows:,} rows of a synthetic shop, leave-one-out, full ranking.\n"]
     table = _markdown_table(_HEADER, comparison)
-    parts += [table, f"\n{_METRICS}.\n\n{_ABOUT}.\n\n{_CARDS_TITLE}"]
-    for title, card_rows in cards:
-        parts.append(f"\n## {title}\n\n{_markdown_table(_CARD_HEADER, card_rows)}")
+    sentences = "\n\n".join(f"{line.rstrip('.')}." for line in [_METRICS, *about.split("\n")])
+    parts += [table, f"\n{sentences}\n\n{_CARDS_TITLE}"]
+    for card in cards:
+        parts.append(f"\n## {card.title}\n\n{_markdown_table(card.header, card.rows)}")
     return "\n".join(parts) + "\n"
 
 

@@ -33,6 +33,7 @@ _MAX_EXPLAINED = 20  # history rows that an explanation shows one by one
 _BASE_SCORE = "any history"
 _RANKED = (columns.SCORE, columns.RANK)
 _FILTERS = ("allow", "deny", "where")
+_FAMILY_HEADER = ["reason", "share", "adds"]
 
 Titles = dict[str, str]  # by item id as text
 
@@ -274,14 +275,21 @@ def _print_written(path: Path, written: WrittenLists, k: int, seconds: float) ->
 
 
 def print_explanation(
-    model: Model, history: Sequence[Any], item: Any, frame: pl.DataFrame, *, json: bool
+    model: Model,
+    history: Sequence[Any],
+    item: Any,
+    frame: pl.DataFrame,
+    families: pl.DataFrame,
+    *,
+    json: bool,
 ) -> None:
     """Print what each row of a history contributes to the score of an item, as table or JSON.
 
     `history` are item ids, oldest first. `frame` has a row per history row, in this order, with
     the columns item_id, contribution and, for models of content, shared (what the two items have in
     common); further rows are the model's base score, which no history row contributes, and boosts,
-    named in the column boost.
+    named in the column boost. `families` has the same score by families of features (columns
+    family, reason, contribution, share); no rows if the model has no families.
     """
     titles = find_titles(model, [*history, item])
     score, shares = float(frame[columns.SHARE].sum()), frame[columns.SHARE].to_list()
@@ -301,7 +309,10 @@ def print_explanation(
                 frame[columns.ITEM], shares, boosts, links, strict=True
             )
         ]
-        print_json({**_item_json(item, titles), columns.SCORE: score, "contributions": rows})
+        explained = {**_item_json(item, titles), columns.SCORE: score, "contributions": rows}
+        if len(families):
+            explained["families"] = families.to_dicts()
+        print_json(explained)
         return
     names = [f"{format_item(item, titles)}: {link}" if link else format_item(item, titles)
              for item, link in zip(history, links, strict=False)]  # fmt: skip
@@ -314,6 +325,23 @@ def print_explanation(
     print_table(title, ["history row", "adds"], cells, has_total=True)
     if _BASE_SCORE in labels:
         print_note(f"{_BASE_SCORE}: the item's score without a history, such as its popularity")
+    if len(families):
+        _print_families(families)
+
+
+def _print_families(families: pl.DataFrame) -> None:
+    """Print what each family of features adds to an item's score, as a table.
+
+    `families` has the columns family, reason, contribution and share.
+    """
+    adds = families[columns.SHARE].to_list()
+    decimals = count_decimals([*adds, sum(adds)])
+    cells = [
+        [f"{reason} ({family})", f"{100 * share:+.0f} %", f"{number:+.{decimals}f}"]
+        for family, reason, number, share in families.iter_rows()
+    ]
+    cells.append(["score", "", f"{sum(adds):+.{decimals}f}"])
+    print_table("The same score by families of features", _FAMILY_HEADER, cells, has_total=True)
 
 
 def _largest_shares(labels: list[str], shares: list[float], n_rows: int) -> list[tuple[str, float]]:

@@ -359,7 +359,10 @@ def explain(
     rules: ItemRules,
     json: Json = False,
 ) -> None:
-    """Show what each history row, and each boost, adds to the score of an item."""
+    """Show what each history row, and each boost, adds to the score of an item.
+
+    For a ranker, also what each family of features adds, such as repeats and popularity.
+    """
     from talerec.cli.items import print_explanation
     from talerec.models import load
 
@@ -373,10 +376,12 @@ def explain(
         if user is None:
             rows: list[Any] = parse_ids(history) or []
             frame = loaded.explain(rows, item, **options)
+            families = loaded.explain(rows, item, **options, by="families")
         else:
             log = _saved_log(loaded, model, "--user")
             position = log.users.positions([user], "user", "error")
             (items,) = _history_items(loaded, log, position, built)
             rows = log.items.ids.gather(items).to_list()
             frame = loaded.explain_user(user, item, **options)
-    print_explanation(loaded, rows, _typed_id(loaded, item), frame, json=json)
+            families = loaded.explain_user(user, item, **options, by="families")
+    print_explanation(loaded, rows, _typed_id(loaded, item), frame, families, json=json)

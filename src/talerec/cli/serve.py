@@ -109,6 +109,16 @@ class EventOptions:
     learn: Annotated[
         str | None, option("--learn", "every=10m", "Refit interval: 30s, 10m, 2h, 1d.", _EVENTS)
     ] = None
+    refit_every: Annotated[
+        int | None,
+        option(
+            "--refit-every",
+            "N",
+            "Every Nth round of --learn refits an updatable model, the others update it; 0: none "
+            "(default: 10 for a ranker, whose trees updates keep; 0 for other models).",
+            _EVENTS,
+        ),
+    ] = None
     keep_events: Annotated[
         str | None,
         option("--keep-events", "400d", "Remove events from the store after this time.", _EVENTS),
@@ -226,6 +236,7 @@ def serve(
     settings["ids"], keep = events.ids, events.keep_events
     settings["keep_events"] = None if keep is None else parse_interval(keep, "keep_events")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
+    settings["refit_every"] = events.refit_every
     run_service(model, token_file, **settings)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from talerec.features.inputs import FeatureFamily, FeatureInputs
+from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs
 from talerec.features.parts import PARTS
 from talerec.features.popularity import POPULARITY
 from talerec.features.repeats import REPEATS
@@ -22,13 +24,27 @@ def feature_names(parts: list[str]) -> list[str]:
     return [name for family in FAMILIES for name in family.names(parts)]
 
 
-def feature_families(parts: list[str]) -> Array:
-    """Return the number of each feature's family in FAMILIES (int64, one per feature).
+class ReasonGroups(NamedTuple):
+    """The groups of all features, in column order, and where each group's columns begin.
 
-    parts: the names of the first stage's models.
+    family: of each group, the number of its family in FAMILIES.
     """
-    sizes = [len(family.names(parts)) for family in FAMILIES]
-    return np.repeat(np.arange(len(FAMILIES)), sizes)
+
+    groups: list[FeatureGroup]
+    family: list[int]
+    first_column: list[int]
+
+    def sum_columns(self, contributions: Array) -> Array:
+        """Return contributions (row x feature) summed by group: row x group, float64."""
+        return np.add.reduceat(contributions, self.first_column, axis=1)
+
+
+def feature_groups(parts: list[str]) -> ReasonGroups:
+    """Return the groups of all features; parts: the names of the first stage's models."""
+    pairs = [(n, group) for n, family in enumerate(FAMILIES) for group in family.groups(parts)]
+    sizes = [len(group.features) for _, group in pairs]
+    groups, families = [group for _, group in pairs], [number for number, _ in pairs]
+    return ReasonGroups(groups, families, [0, *np.cumsum(sizes)[:-1].tolist()])
 
 
 def build_features(inputs: FeatureInputs, parts: list[str]) -> tuple[Array, Array]:

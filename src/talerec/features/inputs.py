@@ -45,17 +45,29 @@ class FeatureInputs(NamedTuple):
     log: ItemTimes  # of the rows that may be counted, those before each request
 
 
+class FeatureGroup(NamedTuple):
+    """Features of a family that say the same thing of a candidate, and how to speak of them."""
+
+    subject: str  # what they measure: "the hour of the day"
+    reason: str  # why an item is listed because of them: "the user has it at this hour"
+    features: list[str]  # names
+
+
 class FeatureFamily(NamedTuple):
-    """A group of features that one kernel computes.
+    """Features that one kernel computes, in groups.
 
     fill(inputs, indptr, a, b, out, column) writes the features of requests a..b to the columns of
     `out` from `column` on; the row of candidate c of request q is indptr[q] + c.
     """
 
     name: str
-    description: str  # one line, as reasons show it
-    names: Callable[[list[str]], list[str]]  # names of the features, from the names of the parts
+    description: str  # one line
+    groups: Callable[[list[str]], list[FeatureGroup]]  # in column order, from the parts' names
     fill: Callable[[FeatureInputs, Array, int, int, Array, int], None]
+
+    def names(self, parts: list[str]) -> list[str]:
+        """Return the names of the features, in column order; parts: names of the first models."""
+        return [name for group in self.groups(parts) for name in group.features]
 
 
 @template

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.features.inputs import FeatureFamily, FeatureInputs
+from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs
 from talerec.runtime import Array, kernel
 
 _JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
-_PER_PART = 3
+_PART_FEATURES = ("score", "rank", "ratio")
+_REASON = "follows what the user had"
 
 
-def _names(parts: list[str]) -> list[str]:
-    """Return the names of the features of these parts (names of models)."""
-    names = [f"{part}_{name}" for part in parts for name in ("score", "rank", "ratio")]
-    return [*names, "joined_rank", "n_lists"]
+def _groups(parts: list[str]) -> list[FeatureGroup]:
+    """Return the groups of these parts (names of models), then that of their joint features."""
+    groups = [
+        FeatureGroup(f"the list of {part}", _REASON, [f"{part}_{name}" for name in _PART_FEATURES])
+        for part in parts
+    ]
+    return [*groups, FeatureGroup("agreement of the lists", _REASON, ["joined_rank", "n_lists"])]
 
 
 @kernel
@@ -51,4 +55,4 @@ def _fill(
             out[row, column + 3 * n_parts + 1] = n_lists
 
 
-PARTS = FeatureFamily("parts", "follows what the history has", _names, _fill)
+PARTS = FeatureFamily("parts", "what models make of the history", _groups, _fill)

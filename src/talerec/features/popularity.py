@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.features.inputs import DAY, HOUR, FeatureFamily, FeatureInputs, known_end
+from talerec.features.inputs import DAY, HOUR, FeatureFamily, FeatureGroup, FeatureInputs, known_end
 from talerec.runtime import Array, count_before, kernel
 
-#: Windows before the request, in microseconds, and their names.
-_WINDOWS = (6 * HOUR, DAY, 7 * DAY, 30 * DAY, 180 * DAY)
-_NAMES = ["share_6h", "share_day", "share_week", "share_month", "share_half_year"]
+_WINDOWS = (6 * HOUR, DAY, 7 * DAY, 30 * DAY, 180 * DAY)  # before the request, in microseconds
 
 
-def _names(parts: list[str]) -> list[str]:
-    """Return the names of the features; they do not depend on the parts."""
-    return [*_NAMES, "share_ever", "log_count", "age_days", "idle_days"]
+def _groups(parts: list[str]) -> list[FeatureGroup]:
+    """Return the groups of the features; they do not depend on the parts."""
+    return [
+        FeatureGroup("popularity in the last day", "popular today", ["share_6h", "share_day"]),
+        FeatureGroup(
+            "popularity in the last month", "popular lately", ["share_week", "share_month"]
+        ),
+        FeatureGroup(
+            "long-term popularity", "popular for long",
+            ["share_half_year", "share_ever", "log_count"],
+        ),
+        FeatureGroup("the item's age", "its age", ["age_days"]),
+        FeatureGroup("time since the item's last row", "had by others recently", ["idle_days"]),
+    ]  # fmt: skip
 
 
 @kernel
@@ -51,4 +60,4 @@ def _fill(
             out[row, at + 3] = (end - log.times[low + count - 1]) / DAY if count else np.nan
 
 
-POPULARITY = FeatureFamily("popularity", "popular lately", _names, _fill)
+POPULARITY = FeatureFamily("popularity", "popularity in recent windows, and age", _groups, _fill)

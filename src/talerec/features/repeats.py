@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from talerec.data import UNTIMED
-from talerec.features.inputs import HOUR, MINUTE, FeatureFamily, FeatureInputs
+from talerec.features.inputs import HOUR, MINUTE, FeatureFamily, FeatureGroup, FeatureInputs
 from talerec.runtime import Array, kernel, template
 
 _MAX_ROWS = 2000  # newest rows of a history that count
@@ -14,10 +14,23 @@ _HOUR_WIDTH, _WEEK_WIDTH = 1.5, 3.0  # hours in which nearness in the day or wee
 _N = 9
 
 
-def _names(parts: list[str]) -> list[str]:
-    """Return the names of the features; they do not depend on the parts."""
-    names = ["seen_count", "seen_lag", "seen_hours", "seen_by_lag", "seen_by_age"]
-    return [*names, "seen_at_hour", "seen_at_weekday", "seen_after_last", "seen_due"]
+def _groups(parts: list[str]) -> list[FeatureGroup]:
+    """Return the groups of the features; they do not depend on the parts."""
+    counts = ["seen_count", "seen_lag", "seen_hours", "seen_by_lag", "seen_by_age"]
+    return [
+        FeatureGroup(
+            "how often and how recently the user had the item", "the user comes back to it", counts
+        ),
+        FeatureGroup("the hour of the day", "the user has it at this hour", ["seen_at_hour"]),
+        FeatureGroup(
+            "the hour of the week", "the user has it at this time of the week", ["seen_at_weekday"]
+        ),
+        FeatureGroup(
+            "what followed the user's last item before", "the user had it next before",
+            ["seen_after_last"],
+        ),
+        FeatureGroup("the user's interval of repeats", "the user is due for it", ["seen_due"]),
+    ]  # fmt: skip
 
 
 @template
@@ -89,4 +102,4 @@ def _fill(
                 out[row, column + 8] = (now - last_time[c]) / interval
 
 
-REPEATS = FeatureFamily("repeats", "the user comes back to it", _names, _fill)
+REPEATS = FeatureFamily("repeats", "what the user had before", _groups, _fill)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from talerec.data import UNTIMED
-from talerec.features.inputs import DAY, FeatureFamily, FeatureInputs, known_end
+from talerec.features.inputs import DAY, FeatureFamily, FeatureGroup, FeatureInputs, known_end
 from talerec.runtime import Array, count_before, kernel
 
 _RECENT = 20  # newest rows of a history that describe the user's taste
 
 
-def _names(parts: list[str]) -> list[str]:
-    """Return the names of the features; they do not depend on the parts."""
-    names = ["n_rows", "inactive_days", "rows_per_day", "stale_days", "distinct_share"]
-    return [*names, "taste_popularity", "popularity_gap"]
+def _groups(parts: list[str]) -> list[FeatureGroup]:
+    """Return the groups of the features; they do not depend on the parts."""
+    return [
+        FeatureGroup(
+            "the user's pace", "suits how active the user is",
+            ["n_rows", "inactive_days", "rows_per_day", "stale_days"],
+        ),
+        FeatureGroup(
+            "the user's taste for popular items", "as popular as what the user had",
+            ["distinct_share", "taste_popularity", "popularity_gap"],
+        ),
+    ]  # fmt: skip
 
 
 @kernel
@@ -63,4 +71,4 @@ def _fill(
             out[row, column + 6] = np.log1p(count_before(log.times, low, high, end)) - taste
 
 
-USER = FeatureFamily("user", "the user's pace and taste", _names, _fill)
+USER = FeatureFamily("user", "the user's pace and taste", _groups, _fill)

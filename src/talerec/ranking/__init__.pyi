@@ -9,6 +9,7 @@ from talerec.ranking.history_queries import latest_row_weights as latest_row_wei
 from talerec.ranking.history_queries import list_latest_rows as list_latest_rows
 from talerec.ranking.history_queries import recency_query as recency_query
 from talerec.ranking.lists import ExplainedLists as ExplainedLists
+from talerec.ranking.lists import FamilyShare as FamilyShare
 from talerec.ranking.lists import explain_list as explain_list
 from talerec.ranking.lists import explain_queries as explain_queries
 from talerec.ranking.lists import rank_queries as rank_queries

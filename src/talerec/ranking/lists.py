@@ -27,6 +27,15 @@ _BATCH = 256  # queries a thread takes at a time
 _NO_TARGETS = np.empty(0, np.int32)
 
 
+class FamilyShare(NamedTuple):
+    """What a family of features adds to an item's score, for models that sum over families."""
+
+    family: str  # "repeats"
+    reason: str  # in words: "the user has it at this hour"
+    contribution: float  # in units of the score
+    share: float  # contribution over the sum of all families' absolute contributions
+
+
 class ExplainedLists(NamedTuple):
     """The top items of some histories with scores and reasons, as plain Python values.
 
@@ -41,6 +50,7 @@ class ExplainedLists(NamedTuple):
     ends: list[int]  # where each listed item's reasons end
     sources: list[int]  # contributing items
     shares: list[float]  # their shares of the score
+    families: list[list[FamilyShare] | None] | None = None  # of each item; None: the model has none
 
     @classmethod
     def concatenate(cls, parts: Iterable[ExplainedLists]) -> ExplainedLists:

@@ -97,7 +97,19 @@ class Reason(Struct, gc=False):
     """A history row and its share of the score; without a base score, all shares add up to 1."""
 
     item_id: Id  # the item of the history row
-    share: float  # the part of the score that the row contributes
+    share: float  # the part of the score (of the families' absolute sum) that the row contributes
+
+
+class ReasonFamily(Struct, gc=False):
+    """What a family of features adds to a score, for models that rank by such families.
+
+    The contributions of an item's families add up to its score, without boosts.
+    """
+
+    family: str  # such as "repeats"
+    reason: str  # in words, such as "the user has it at this hour"
+    contribution: float  # in units of the score
+    share: float  # of the sum of the families' absolute contributions
 
 
 class Item(Struct, omit_defaults=True):
@@ -111,7 +123,8 @@ class Item(Struct, omit_defaults=True):
 class RankedItem(Struct, gc=False):
     """An item of an answer.
 
-    `because` names the history rows that contribute most to its score; `boost` is what boosts add.
+    `because` names the history rows that contribute most to its score; `boost` is what boosts add;
+    `families` is what families of features add, for a model that ranks by them.
     """
 
     item_id: Id
@@ -120,6 +133,7 @@ class RankedItem(Struct, gc=False):
     title: str | UnsetType = UNSET  # UNSET fields are omitted from the JSON
     because: list[Reason] | UnsetType = UNSET
     boost: float | UnsetType = UNSET  # in units of the score
+    families: list[ReasonFamily] | UnsetType = UNSET
 
 
 class Recommendations(Struct):
@@ -156,7 +170,7 @@ class Contribution(Struct):
     place: int  # 0 for the latest row
     weight: float | None  # None for a model without such weights
     contribution: float  # in units of the score
-    share: float  # the contribution divided by the score
+    share: float  # the contribution divided by the score, or by the families' absolute sum
     title: str | UnsetType = UNSET
 
 
@@ -178,6 +192,7 @@ class Explanation(Struct):
     title: str | UnsetType = UNSET
     base: float | UnsetType = UNSET  # what no history row contributes; omitted without a base
     boosts: list[AppliedBoost] | UnsetType = UNSET
+    families: list[ReasonFamily] | UnsetType = UNSET  # the same score as a sum over families
 
 
 class ItemList(Struct):

@@ -69,6 +69,7 @@ class Settings:
     ids: str | None = None  # kind of ids in events: integer or text; None: that of the model
     keep_events: float | None = None  # seconds after which events leave the store; None: never
     learn: float | None = None  # seconds between two fits in the background; None: no fits
+    refit_every: int | None = None  # rounds of learning, the last one a refit; None: the model's
     max_events: int = 10_000  # events in one request
     watch: float = 1.0  # seconds between checks for a new artifact
     hang_timeout: float = 20.0  # seconds without a sign of life until a worker is replaced
@@ -90,6 +91,9 @@ class Settings:
             )  # fmt: skip
         if self.learn is not None and self.store is None:
             raise TalerecError("`learn` learns from events: give `store` too", "learn", "store")
+        if self.refit_every is not None and (self.learn is None or self.refit_every < 0):
+            problem = "it must be at least 0" if self.refit_every < 0 else "give `learn` too"
+            self._refuse("refit_every", problem)
         if self.keep_events is not None and self.store is None:
             message = "`keep_events` removes events from a store: give `store` too"
             raise TalerecError(message, "keep_events", "store")

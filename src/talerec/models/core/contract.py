@@ -45,6 +45,7 @@ class RecommenderModel(HasParams, Recommender):
     summary: ClassVar[str] = ""  # what it is good for, in a few words, for the list of models
     extra: ClassVar[str | None] = None  # the optional library that it needs
     supports_update: ClassVar[bool] = True  # whether `update` can add rows to it
+    refit_after: ClassVar[int] = 0  # updates after which a service that learns refits it; 0: never
     good_for = registry.FormerAttribute("good_for")
     grows = registry.FormerAttribute("grows")
     chosen = registry.FormerAttribute("chosen")

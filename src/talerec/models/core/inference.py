@@ -16,7 +16,7 @@ from talerec.data import Histories
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, boosts_of_item, check_boosts
 from talerec.models.core.filters import ColumnLimit, ItemFilter, item_table
-from talerec.models.core.scorer import Scorer, TopItems, join_reasons
+from talerec.models.core.scorer import Scorer, TopItems
 from talerec.ranking import ExplainedLists, Mask, Ranked
 from talerec.runtime import Array, kernel, sized_chunks
 
@@ -86,12 +86,13 @@ def rank_with_reasons(
         mask = Mask.make(histories, hide_seen=item_filter.hide_seen, allowed=item_filter.allowed)
         return model.rank_masked_with_reasons(histories, mask, k, n_reasons), None
     lists, score_range = _rank_limited(model, histories, k, item_filter)
-    contributions = model.explain_targets(histories, lists.listed())
-    answer = join_reasons(histories, lists, contributions, n_reasons)
+    hide_seen = item_filter.hide_seen
     if item_filter.boosts is None:
-        return answer, None
-    fractions = item_filter.boosts.fractions[answer.items]
-    added: list[float] = (fractions * np.repeat(score_range, lists.counts)).tolist()
+        return model.explain_lists(histories, lists, n_reasons, hide_seen=hide_seen), None
+    boosts = item_filter.boosts.fractions[lists.items] * score_range[:, None]  # beyond a list: any
+    answer = model.explain_lists(histories, lists, n_reasons, boosts, hide_seen=hide_seen)
+    is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
+    added: list[float] = boosts[is_listed].tolist()
     return answer, added
 
 

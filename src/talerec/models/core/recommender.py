@@ -11,14 +11,16 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data import Histories, Log, TimeLike, Vocabulary
+from talerec.data import Histories, Log, TimeLike
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec
 from talerec.models.core.filters import HasFit, Ids, ItemFilter, RecommendOptions
 from talerec.models.core.inference import check_k, explain_boosts, rank_top
-from talerec.models.core.scorer import Scorer, TopItems
+from talerec.models.core.result_frames import append_boosts, families_frame, lists_frame, names_at
+from talerec.models.core.scorer import Scorer
 from talerec.runtime import Array, append_tables, listening, silent, sized_chunks, stage
 
+_EXPLAINED_BY = ("rows", "families")
 _BLOCK = 8192  # users at a time: memory does not grow with the number of users
 
 
@@ -131,7 +133,7 @@ class Recommender(Scorer):
         self, history: Sequence[Any], item: Any, *,
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
-        as_of: TimeLike | None = None,
+        as_of: TimeLike | None = None, by: str = "rows",
     ) -> pl.DataFrame:  # fmt: skip
         """Return what each row of a history, and each boost, contributes to the score of an item.
 
@@ -151,21 +153,26 @@ class Recommender(Scorer):
         boost, unknown, as_of
             Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
             "error" or "skip" for unknown ids; the request time.
+        by : "rows" or "families"
+            "families": what families of features add, for a model that ranks by them (the ranker).
 
         Returns
         -------
         polars.DataFrame
             Columns item_id, contribution; the contributions sum to the score. With `boost`, also a
-            column boost with the column and the value: brand=X.
+            column boost with the column and the value: brand=X. By families: columns family,
+            reason, contribution and share (of the sum of absolute contributions), largest first;
+            they sum to the score without boosts. No rows if the score is no sum over families.
         """
         options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
-        return self._explain_history(self._encode_histories([history], options), item, options)
+        rows = self._encode_histories([history], options)
+        return self._explain_history(rows, item, options, by)
 
     def explain_user(
         self, user: Any, item: Any, *,
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
-        as_of: TimeLike | None = None,
+        as_of: TimeLike | None = None, by: str = "rows",
     ) -> pl.DataFrame:  # fmt: skip
         """Return what each training row of a user contributes to the score of an item.
 
@@ -180,6 +187,8 @@ class Recommender(Scorer):
         boost, unknown, as_of
             Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
             "error" or "skip" for unknown ids; the request time.
+        by : "rows" or "families"
+            Rows of the history, or families of features, as for `explain`.
 
         Returns
         -------
@@ -200,7 +209,7 @@ class Recommender(Scorer):
         log = self._training_log("explain")
         position = log.users.positions([user], "user", "error")
         history = user_histories(log, position, options.request_time(self.fitted.unit))
-        return self._explain_history(history, item, options)
+        return self._explain_history(history, item, options, by)
 
     def describe_links(self, items: Array, target: int) -> list[str] | None:
         """Return what each of some items has in common with a target, as text.
@@ -220,17 +229,21 @@ class Recommender(Scorer):
         return self.fitted.log
 
     def _explain_history(
-        self, history: Histories, item: Any, options: RecommendOptions
+        self, history: Histories, item: Any, options: RecommendOptions, by: str
     ) -> pl.DataFrame:
         """Return the contributions of one history, and of boosts, to the score of an item.
 
         history: item positions, oldest first. `item` is an external id. options: with `boost`
         (additions to scores by column and value) the frame has a column boost, too. Columns:
         item_id, contribution; a row with item_id null is the part of the score that no history row
-        contributes.
+        contributes. by: "rows" for that, "families" for families of features.
         """
+        if by not in _EXPLAINED_BY:
+            raise TalerecError(f"`by` is {by!r}; it takes rows or families", "by")
         fitted, history = self.fitted, history.slice(0, 1)  # without rows that are left out
         target = int(fitted.items.positions([item], "item", "error")[0])
+        if by == "families":
+            return families_frame(self.explain_families(history, target) or [])
         (contributions,) = next(self.explain_targets(history, [np.array([target])]))
         names = names_at(fitted.items, history.item)
         if (base := self.base_score(history, target)) is not None:
@@ -243,7 +256,7 @@ class Recommender(Scorer):
             return frame
         item_filter = replace(options, boost=None).build_filter(self)
         boosts = explain_boosts(self, history, target, options.boost, item_filter)
-        return _append_boosts(frame, boosts)
+        return append_boosts(frame, boosts)
 
     def _encode_histories(
         self, histories: Sequence[Sequence[Any]], options: RecommendOptions
@@ -267,39 +280,6 @@ def user_histories(log: Log, users: Array, request_time: int | None) -> Historie
     histories = Histories.of_users(log, users)
     is_timed = log.unit != "none"
     return histories.before(request_time) if is_timed else histories.as_of(request_time)
-
-
-def names_at(items: Vocabulary, positions: Array) -> pl.Series:
-    """Return the external ids at item positions, as a series; null for -1."""
-    indices = pl.Series(np.where(positions >= 0, positions, 0), dtype=pl.Int64)
-    names = items.ids.gather(indices)
-    return pl.select(pl.when(pl.Series(positions >= 0)).then(names)).to_series()
-
-
-def lists_frame(lists: TopItems, item_ids: pl.Series, keys: pl.Series) -> pl.DataFrame:
-    """Return recommendation lists as a frame with a row per item, best first.
-
-    lists: item positions, scores and lengths. item_ids: external ids by position. Columns: that of
-    `keys` (one key per list, such as user_id), item_id, score, rank from 1.
-    """
-    is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
-    history, rank = np.nonzero(is_listed)
-    names = (keys.name, columns.ITEM, columns.SCORE, columns.RANK)
-    values = (keys[history], item_ids[lists.items[is_listed]], lists.scores[is_listed], rank + 1)
-    return pl.DataFrame(dict(zip(names, values, strict=True)))
-
-
-def _append_boosts(frame: pl.DataFrame, boosts: list[tuple[str, Any, float]]) -> pl.DataFrame:
-    """Return an explanation with one more row per boost: (column, value, score added).
-
-    frame: item_id and contribution of each history row. The result has a column boost, such as
-    brand=X; it is null for history rows.
-    """
-    unboosted = frame.with_columns(pl.lit(None, pl.String).alias(columns.BOOST))
-    names = [f"{column}={value}" for column, value, _ in boosts]
-    rows = {columns.SHARE: [score for *_, score in boosts], columns.BOOST: names}
-    boosted = pl.DataFrame(rows, {name: unboosted.schema[name] for name in rows})
-    return pl.concat([unboosted, boosted], how="diagonal")
 
 
 # -- lists for many users --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 
 from talerec.data import Histories
 from talerec.models.core.persistence import Fitted
-from talerec.ranking import ExplainedLists, Mask, Ranked, explain_list
+from talerec.ranking import ExplainedLists, FamilyShare, Mask, Ranked, explain_list
 from talerec.runtime import Array
 
 
@@ -18,7 +18,7 @@ class Scorer(ABC):
     """The operations of a fitted model that recommendation, evaluation and explanation need.
 
     Items are positions in the model's item table. A subclass defines the abstract operations;
-    `rank_masked_with_reasons` builds on them.
+    those with reasons build on them.
     """
 
     @property
@@ -57,8 +57,28 @@ class Scorer(ABC):
         mask: which items may be listed for each history.
         """
         lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
+        return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide)
+
+    def explain_lists(
+        self, histories: Histories, lists: TopItems, n_reasons: int,
+        boosts: Array | None = None, *, hide_seen: bool,
+    ) -> ExplainedLists:  # fmt: skip
+        """Return lists that this model ranked, with the history items that explain them.
+
+        n_reasons: history items per listed item. boosts: what boosts added to each of `lists`'
+        scores, None for nothing; hide_seen: whether the lists leave out history items. Models whose
+        explanations depend on how a list came about need both; here they are not used.
+        """
         contributions = self.explain_targets(histories, lists.listed())
         return join_reasons(histories, lists, contributions, n_reasons)
+
+    def explain_families(self, history: Histories, target: int) -> list[FamilyShare] | None:
+        """Return what each family of features adds to an item's score; they add up to the score.
+
+        history: one history. target: an item position. None, as here, for models whose score is no
+        sum over families of features.
+        """
+        return None
 
 
 class TopItems(NamedTuple):

@@ -1,44 +1,103 @@
-"""What rows of a history contribute to the scores of a ranker."""
+"""What rows of a history and families of features contribute to the scores of a ranker."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from talerec.features import FAMILIES
+from talerec.features import FAMILIES, ReasonGroups, feature_groups
 from talerec.models.ranker.candidates import Requests
 from talerec.models.ranker.second_stage import SecondStage
-from talerec.ranking import Mask
+from talerec.ranking import FamilyShare, Mask
 from talerec.runtime import Array
 
-_REPEATS = [family.name for family in FAMILIES].index("repeats")
+_FAMILY_NAMES = [family.name for family in FAMILIES]
+_PARTS, _REPEATS = _FAMILY_NAMES.index("parts"), _FAMILY_NAMES.index("repeats")
+
+
+class ItemExplanations(NamedTuple):
+    """What explains the scores of one request's items.
+
+    rows: item x (history rows, then what no row adds); they add up to the scores. families: what
+    families of features add to each item; None for an item that trees do not score. whole: of each
+    item, the number of which contributions are shares: the sum of its families' absolute
+    contributions; NaN without families: its score.
+    """
+
+    rows: Array
+    families: list[list[FamilyShare] | None]
+    whole: Array
 
 
 def explain_by_trees(
     second: SecondStage, requests: Requests, items: Array, is_candidate: Array
-) -> Array:
-    """Return contributions to the scores of one request's items: item x (rows, rest).
+) -> ItemExplanations:
+    """Return what explains the scores of one request's items.
 
     What the family of the parts adds is divided among the history's rows by their contributions to
     the score of the part that ranks the item best; what repeats add belongs to the item's last row.
     An item that is no candidate is explained by the first part.
     """
-    history = requests.histories
-    n_rows = len(history.item)
-    out = np.zeros((len(items), n_rows + 1))
+    rows = np.zeros((len(items), len(requests.histories.item) + 1))
+    families: list[list[FamilyShare] | None] = [None] * len(items)
     chosen, others = np.flatnonzero(is_candidate), np.flatnonzero(~is_candidate)
-    if chosen.size:
-        out[chosen] = _explain_candidates(second, requests, items[chosen])
     if others.size:
-        out[others] = _explain_others(second, requests, items[others])
-    return out
+        rows[others] = _explain_others(second, requests, items[others])
+    whole = np.full(len(items), np.nan)
+    if chosen.size:
+        by_group, scores, ranks = second.explain(requests, items[chosen])
+        groups = feature_groups(second.first.names)
+        by_family = _sum_by_family(groups, by_group)
+        rows[chosen] = _divide_among_rows(second, requests, items[chosen], by_family, ranks)
+        rows[chosen, -1] += scores
+        whole[chosen] = np.abs(by_family).sum(axis=1)
+        for n, contributions in zip(chosen.tolist(), by_group, strict=True):
+            families[n] = list_families(groups, contributions)
+    return ItemExplanations(rows, families, whole)
 
 
-def _explain_candidates(second: SecondStage, requests: Requests, items: Array) -> Array:
-    """Return contributions to the scores of candidates: item x (history rows, rest)."""
+def explain_by_part(rows: Array) -> ItemExplanations:
+    """Return what explains items that a part answers with: its contributions, item x rows."""
+    no_families: list[list[FamilyShare] | None] = [None] * len(rows)
+    with_rest = np.column_stack([rows, np.zeros(len(rows))])
+    return ItemExplanations(with_rest, no_families, np.full(len(rows), np.nan))
+
+
+def list_families(groups: ReasonGroups, contributions: Array) -> list[FamilyShare]:
+    """Return what each family adds to one item's score, from what each group of features adds.
+
+    The reason of a family is that of its group that adds most to what the family adds.
+    """
+    by_family = _sum_by_family(groups, contributions[None])[0]
+    whole = max(float(np.abs(by_family).sum()), 1e-300)
+    shares = []
+    for number, total in enumerate(by_family.tolist()):
+        members = [g for g, family in enumerate(groups.family) if family == number]
+        strongest = max(members, key=lambda g: contributions[g] * (1 if total >= 0 else -1))
+        reason = groups.groups[strongest].reason
+        shares.append(FamilyShare(_FAMILY_NAMES[number], reason, total, total / whole))
+    return shares
+
+
+def _sum_by_family(groups: ReasonGroups, contributions: Array) -> Array:
+    """Return contributions of groups of features (item x group) by family: item x family."""
+    sums = np.zeros((len(contributions), len(FAMILIES)))
+    for group, family in enumerate(groups.family):
+        sums[:, family] += contributions[:, group]
+    return sums
+
+
+def _divide_among_rows(
+    second: SecondStage, requests: Requests, items: Array, by_family: Array, ranks: Array
+) -> Array:
+    """Return what history rows contribute to candidates; the last column is minus their sum.
+
+    by_family: item x family of features. ranks: part (first-stage model) x item.
+    """
     history = requests.histories
     n_rows = len(history.item)
     out = np.zeros((len(items), n_rows + 1))
-    families, scores, ranks = second.explain(requests, items)
     best = np.where(np.isnan(ranks), np.inf, ranks).argmin(axis=0)
     for number, part in enumerate(second.first.parts):
         members = np.flatnonzero(best == number)
@@ -47,12 +106,12 @@ def _explain_candidates(second: SecondStage, requests: Requests, items: Array) -
             base = [abs(part.base_score(history, int(item)) or 0.0) for item in items[members]]
             total = rows.sum(axis=1) + base
             shares = rows / np.where(total > 0, total, 1.0)[:, None]
-            out[members, :n_rows] = shares * families[members, :1]
+            out[members, :n_rows] = shares * by_family[members, _PARTS, None]
     last = {item: row for row, item in enumerate(history.item.tolist())}
     for n, item in enumerate(items.tolist()):
         if item in last:
-            out[n, last[item]] += families[n, _REPEATS]
-    out[:, -1] = scores - out[:, :-1].sum(axis=1)
+            out[n, last[item]] += by_family[n, _REPEATS]
+    out[:, -1] = -out[:, :-1].sum(axis=1)
     return out
 
 

@@ -8,30 +8,25 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data import Log
-from talerec.features import FAMILIES, ItemTimes, feature_families, feature_names
+from talerec.features import ItemTimes, feature_groups, feature_names
 from talerec.models.blend import fit_part
 from talerec.models.core import Model
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
-from talerec.models.ranker.learning import (
-    MIN_QUERIES,
-    Learned,
-    Verdict,
-    learn_trees,
-    share_of_families,
-)
+from talerec.models.ranker.importance import measure_shares
+from talerec.models.ranker.learning import MIN_QUERIES, Verdict, learn_trees
 from talerec.models.ranker.parts import build_parts, name_parts
 from talerec.models.ranker.queries import QueryRound, current_round, delayed_round
+from talerec.models.ranker.second_stage import SecondStage
 from talerec.models.ranker.state import KINDS, LearnedTrees, store
 from talerec.models.ranker.trees import parse_trees
 from talerec.models.tempo import allows_repeats, measure_repeat_rates
 from talerec.ranking import Weights
-from talerec.runtime import Array, Clock
+from talerec.runtime import Clock
 
 logger = logging.getLogger("talerec")
 
 _OTHER_MODE = 4  # one query in four is asked in the mode (seen hidden or not) that is less usual
-_SHARE_ROWS = 500  # candidates by which the shares of feature families are measured
 
 
 class FitPlan(NamedTuple):
@@ -56,9 +51,9 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     names = name_parts(build_parts(plan.parts))
     texts: list[bytes] = []
     verdicts: list[list[Verdict | None]] = []
-    shares = np.zeros((len(KINDS), len(FAMILIES)))
+    shares = np.zeros((len(KINDS), len(feature_groups(names).groups)))
     for number, held_out in enumerate((current_round(log, plan.rows_back), delayed_round(log))):
-        trained, examples = None, []
+        trained = None
         if len(held_out.queries) >= MIN_QUERIES:
             with clock("parts of held-out rows"):
                 models = build_parts(plan.parts)
@@ -68,10 +63,11 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
                 examples = _ask(stage, held_out, repeats)
             with clock("trees"):
                 trained = learn_trees(examples, feature_names(names), plan.seed)
+            if trained is not None:
+                trees = parse_trees(trained.text, feature_names(names))
+                shares[number] = measure_shares(SecondStage(stage, trees), examples)
         texts.append(b"" if trained is None else trained.text)
         verdicts.append([None, None] if trained is None else trained.verdicts)
-        if trained is not None:
-            shares[number] = _family_shares(trained, examples, names)
     with clock("parts"):
         fitted: list[Model | None] = [
             fit_part(part, log, "ranker") for part in build_parts(plan.parts)
@@ -94,11 +90,3 @@ def _ask(stage: FirstStage, held_out: QueryRound, repeats: bool) -> list[Example
         build_examples(stage, held_out, allowed, hide_seen=False),
         build_examples(stage, held_out, hidden, hide_seen=True),
     ]
-
-
-def _family_shares(trained: Learned, examples: list[Examples], names: list[str]) -> Array:
-    """Return how much each family of features decides of the order of candidates."""
-    rows = np.concatenate([each.rows for each in examples])
-    sample = rows[np.linspace(0, len(rows) - 1, min(_SHARE_ROWS, len(rows))).astype(np.int64)]
-    trees = parse_trees(trained.text, feature_names(names))
-    return share_of_families(trees, sample, feature_families(names), len(FAMILIES))

@@ -9,8 +9,7 @@ import numpy as np
 
 from talerec.models.ranker.examples import Examples
 from talerec.models.ranker.second_stage import score_rows, start_scores
-from talerec.models.ranker.tree_shap import TreeExplainer
-from talerec.models.ranker.trees import Trees, parse_trees, trim_text
+from talerec.models.ranker.trees import parse_trees, trim_text
 from talerec.runtime import Array, thread_count
 
 MIN_QUERIES = 200  # queries with a candidate target below which nothing is learned
@@ -184,16 +183,3 @@ def _best_part(part_gain: Array) -> int:
     difference = part_gain[:, best] - part_gain[:, 0]
     error = float(difference.std() / np.sqrt(len(difference)))
     return best if float(difference.mean()) > error else 0
-
-
-def share_of_families(trees: Trees, rows: Array, families: Array, n_families: int) -> Array:
-    """Return the share of each family of features in what orders candidates; they add up to 1.
-
-    rows: features of candidates. families: the family number of each feature. A family's weight is
-    the mean absolute sum of its features' contributions.
-    """
-    parts = TreeExplainer.build(trees).contributions(rows)
-    sums = np.stack([parts[:, families == f].sum(axis=1) for f in range(n_families)], axis=1)
-    weights = np.abs(sums - sums.mean(axis=0)).mean(axis=0)
-    shares: Array = weights / max(weights.sum(), 1e-300)
-    return shares

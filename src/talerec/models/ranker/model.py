@@ -11,16 +11,20 @@ import polars as pl
 
 from talerec.data import Histories, Log
 from talerec.errors import require_extra
-from talerec.features import FAMILIES
 from talerec.models.core import AUTO, Fitted, RecommenderModel, TopItems, join_reasons, param
 from talerec.models.ranker.candidates import Requests
-from talerec.models.ranker.explaining import are_candidates, explain_by_trees
+from talerec.models.ranker.explaining import (
+    ItemExplanations,
+    are_candidates,
+    explain_by_part,
+    explain_by_trees,
+)
 from talerec.models.ranker.fitting import FitPlan, fit_ranker
 from talerec.models.ranker.parts import build_parts, default_parts
 from talerec.models.ranker.queries import default_rows_back
 from talerec.models.ranker.second_stage import select_mask
 from talerec.models.ranker.state import KINDS, RankerState
-from talerec.ranking import ExplainedLists, Mask, Ranked, Weights
+from talerec.ranking import ExplainedLists, FamilyShare, Mask, Ranked, Weights
 from talerec.runtime import Array, Clock
 
 _DELAY_SHARE = 0.01  # of the log's time span: requests later than this after its end are delayed
@@ -55,6 +59,7 @@ class Ranker(_RankerState):
     summary = "Trees that order the lists of other models"
     extra = "rank"
     needs_time = True
+    refit_after = 10
 
     parts: str = param(
         AUTO, "names of models, with settings: tempo,ease(reg=500); auto: by the log's size",
@@ -197,14 +202,35 @@ class Ranker(_RankerState):
         The reasons of an item are the `n_reasons` history items that contribute most to its score.
         """
         lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
+        return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide)
+
+    def explain_lists(
+        self, histories: Histories, lists: TopItems, n_reasons: int,
+        boosts: Array | None = None, *, hide_seen: bool,
+    ) -> ExplainedLists:  # fmt: skip
+        """Return lists that this model ranked, with reasons: history items, and families.
+
+        n_reasons: history items per listed item. boosts: what boosts added to each score of the
+        lists; None: nothing. hide_seen: whether the lists leave out seen items. The share of a
+        history item is of the sum of the families' absolute contributions.
+        """
         kinds, listed = self._requests(histories)[1], lists.listed()
+        scores = lists.scores if boosts is None else lists.scores - boosts
         flags = []
         for h, items in enumerate(listed):
-            second = self._state.find_second(int(kinds[h]), hide_seen=mask.hide)
+            second = self._state.find_second(int(kinds[h]), hide_seen=hide_seen)
             floor = -np.inf if second is None else second.floor
-            flags.append(lists.scores[h, : len(items)] > floor)
-        contributions = self._explain(histories, listed, flags, hide_seen=mask.hide)
-        return join_reasons(histories, lists, (rows[:, :-1] for rows in contributions), n_reasons)
+            flags.append(scores[h, : len(items)] > floor)
+        explained = list(self._explain(histories, listed, flags, hide_seen=hide_seen))
+        whole = lists.scores.copy()
+        for h, each in enumerate(explained):
+            has_families = np.flatnonzero(~np.isnan(each.whole))
+            whole[h, has_families] = each.whole[has_families]
+        rows = (each.rows[:, :-1] for each in explained)
+        answer = join_reasons(histories, lists._replace(scores=whole), rows, n_reasons)
+        is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
+        families = [family for each in explained for family in each.families]
+        return answer._replace(scores=lists.scores[is_listed].tolist(), families=families)
 
     def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
         """Yield, per history, what each row (column) adds to the scores of its targets (rows).
@@ -212,8 +238,8 @@ class Ranker(_RankerState):
         targets: an array of item positions per history. The contributions of families of features
         that stand for rows of the history are divided among these rows.
         """
-        parts = self._explain(histories, targets, None, hide_seen=self._hides_seen)
-        return (rows[:, :-1] for rows in parts)
+        explained = self._explain(histories, targets, None, hide_seen=self._hides_seen)
+        return (each.rows[:, :-1] for each in explained)
 
     @property
     def _hides_seen(self) -> bool:
@@ -228,28 +254,23 @@ class Ranker(_RankerState):
             part = self._state.best_part(kind, hide_seen=hide_seen)
             return part.base_score(history, target)
         targets = [np.array([target])]
-        (parts,) = next(self._explain(history, targets, None, hide_seen=hide_seen))
-        return float(parts[-1])
+        explained = next(self._explain(history, targets, None, hide_seen=hide_seen))
+        return float(explained.rows[0, -1])
 
-    def explain_families(self, history: Histories, target: int) -> list[tuple[str, float]] | None:
-        """Return what each family of features adds to an item's score, as (description, number).
+    def explain_families(self, history: Histories, target: int) -> list[FamilyShare] | None:
+        """Return what each family of features adds to an item's score; they add up to the score.
 
-        history: one history. target: an item position. The numbers add up to the score; None if a
-        part answers, or the item is no candidate: then trees do not decide its score.
+        history: one history. target: an item position. None if a part answers, or the item is no
+        candidate: then trees do not decide its score.
         """
-        requests, kinds = self._requests(history)
-        second = self._state.find_second(int(kinds[0]), hide_seen=self._hides_seen)
-        if second is None or not are_candidates(second, requests, np.array([target]))[0]:
-            return None
-        parts = second.explain(requests, np.array([target]))[0][0]
-        names = [*(family.description for family in FAMILIES), "every candidate"]
-        return list(zip(names, parts.tolist(), strict=True))
+        targets = [np.array([target])]
+        return next(self._explain(history, targets, None, hide_seen=self._hides_seen)).families[0]
 
     def _explain(
         self, histories: Histories, targets: Sequence[Array], flags: list[Array] | None, *,
         hide_seen: bool,
-    ) -> Iterator[Array]:  # fmt: skip
-        """Yield, per history, contributions: target x (history rows, then what no row adds).
+    ) -> Iterator[ItemExplanations]:  # fmt: skip
+        """Yield, per history, what explains the scores of its targets.
 
         flags: of each target, whether it is a candidate; None: it is if it is one without filters.
         hide_seen: whether the lists that are explained leave out seen items.
@@ -265,7 +286,7 @@ class Ranker(_RankerState):
                 continue
             part = state.best_part(int(kinds[0]), hide_seen=hide_seen)
             rows = next(iter(part.explain_targets(history, [items])))
-            yield np.column_stack([rows, np.zeros(len(items))])
+            yield explain_by_part(rows)
 
     def describe_learned(self) -> list[str]:
         """Return sentences on which parts and trees answer, and what decides the order."""

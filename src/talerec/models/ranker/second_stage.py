@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from talerec.features import FAMILIES, feature_families
+from talerec.features import feature_groups
 from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
 from talerec.models.ranker.tree_shap import TreeExplainer
@@ -19,6 +19,7 @@ _BLOCK = 256  # histories that a thread takes at a time
 _TIE = 1e-6  # of the first part's relative score, which orders candidates of equal leaves
 _START = 0.7  # weight of the first part's log rank, with which learning starts
 _UNRANKED = 300.0  # rank of an item that the first part does not rank
+_LOWEST_START = float(-_START * np.log(_UNRANKED + 3.0))  # its score before any tree is added
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class SecondStage:
     @cached_property
     def floor(self) -> float:
         """A score below that of every candidate, from which the scores of other items go down."""
-        return float(self.trees.lowest - _START * np.log(_UNRANKED + 3.0)) - 1.0
+        return self.trees.lowest - self.trees.expected - 1.0
 
     def rank(
         self, requests: Requests, mask: Mask, k: int, targets: Array | None = None
@@ -128,22 +129,28 @@ class SecondStage:
     # -- explanations --
 
     def explain(self, requests: Requests, items: Array) -> tuple[Array, Array, Array]:
-        """Return the families' contributions to one request's items, scores, and part ranks.
+        """Return contributions of groups of features to one request's items, scores, part ranks.
 
-        items: item positions, all treated as candidates. Contributions: item x family, of which the
-        last column is what no family adds; rows add up to the scores. Ranks: part x item.
+        items: item positions, all treated as candidates. Contributions: item x group; rows add up
+        to the scores. Ranks: part x item.
         """
         history = requests.histories
         grid = np.ascontiguousarray(items[None, :], np.int32)
         candidates = self.first.score_candidates(history, grid, np.array([len(items)]))
         _, rows = self.first.build_features(requests, candidates)
-        families = feature_families(self.first.names)
-        by_feature = self._explainer.contributions(rows)
-        sums = [by_feature[:, families == f].sum(axis=1) for f in range(len(FAMILIES))]
-        sums[0] = sums[0] + start_scores(rows)
         scores = score_rows(self.trees, rows)
-        rest = scores - np.sum(sums, axis=0)
-        return np.column_stack([*sums, rest]), scores, candidates.parts.ranks[:, 0, :]
+        return self.sum_by_group(rows), scores, candidates.parts.ranks[:, 0, :]
+
+    def sum_by_group(self, rows: Array) -> Array:
+        """Return what each group of features adds to the score of each row of features.
+
+        The result is row x group. The start score belongs to the first group, as far as it is above
+        that of an unranked item.
+        """
+        groups = feature_groups(self.first.names)
+        sums = groups.sum_columns(self._explainer.contributions(rows))
+        sums[:, 0] += start_scores(rows) - _LOWEST_START
+        return sums
 
 
 def _rank_targets(candidates: CandidateItems, ordered: Array, targets: Array) -> Array:
@@ -178,8 +185,11 @@ def start_scores(rows: Array) -> Array:
 
 
 def score_rows(trees: Trees, rows: Array) -> Array:
-    """Return the score of each row of features: the sum of its leaves and its start score."""
-    return trees.predict(rows) + start_scores(rows)
+    """Return the score of each row of features: the sum of its leaves and its start score.
+
+    It is 0 for the mean leaves of training rows and an item that the first part does not rank.
+    """
+    return trees.predict(rows) + start_scores(rows) - (trees.expected + _LOWEST_START)
 
 
 def select_mask(mask: Mask, rows: Array) -> Mask:

@@ -8,10 +8,11 @@ import numpy as np
 
 from talerec.data import Log
 from talerec.errors import TalerecError
-from talerec.features import FAMILIES, ItemTimes, feature_names
+from talerec.features import ItemTimes, feature_groups, feature_names
 from talerec.models.blend import stack_parts, unstack_parts
 from talerec.models.core import Fitted, Model, check_indptr, require
 from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.importance import describe_shares
 from talerec.models.ranker.learning import Verdict
 from talerec.models.ranker.parts import build_parts, name_parts
 from talerec.models.ranker.second_stage import SecondStage
@@ -27,10 +28,10 @@ _ARRAYS = ("parts", "repeats", "verdicts", "shares", "item_indptr", "item_times"
 
 
 class LearnedTrees(NamedTuple):
-    """The result of learning: texts of trees, verdicts, and the shares of feature families.
+    """The result of learning: texts of trees, verdicts, and shares of groups of features.
 
     texts: by kind of query, empty for none. verdicts: kind x (seen allowed, seen hidden). shares:
-    kind x family, how much each family decides of the order.
+    kind x group, how much each group decides of the order.
     """
 
     texts: list[bytes]
@@ -71,9 +72,10 @@ class RankerState(NamedTuple):
             for trees in texts
         ]
         verdicts = _restore_verdicts(stored["verdicts"], len(parts))
-        shape = (len(KINDS), len(FAMILIES))
-        require(stored["shares"].shape == shape, "shares of families have another shape")
-        return cls(text, first, second, LearnedTrees(texts, verdicts, stored["shares"]))
+        shares, shape = stored["shares"], (len(KINDS), len(feature_groups(names).groups))
+        require(shares.shape == shape and shares.dtype == np.float64, "shares have another shape")
+        require(bool(np.isfinite(shares).all()), "shares are not finite")
+        return cls(text, first, second, LearnedTrees(texts, verdicts, shares))
 
     def check(self) -> None:
         """Raise TalerecError if arrays of a part, loaded from an artifact, are inconsistent."""
@@ -98,9 +100,7 @@ class RankerState(NamedTuple):
             for mode, verdict in zip(_MODES, row, strict=True):
                 lines.append(describe_verdict(kind, mode, verdict, names))
             if any(verdict is not None and verdict.uses_trees for verdict in row):
-                pairs = sorted(zip(shares.tolist(), FAMILIES, strict=True), key=lambda p: -p[0])
-                words = [f"{family.name} {share:.0%}" for share, family in pairs]
-                lines.append(f"The order of candidates of {kind} requests: {', '.join(words)}.")
+                lines.append(describe_shares(kind, shares, feature_groups(names).groups))
         return lines
 
     def update_parts(self, log: Log, clock: Clock) -> Weights:
@@ -199,6 +199,7 @@ def _restore_verdicts(array: Array, n_parts: int) -> list[list[Verdict | None]]:
     """Return the verdicts that `_store_verdicts` stored; TalerecError for another array."""
     shape = (len(KINDS), 2, len(Verdict._fields))
     require(array.shape == shape and array.dtype == np.float64, "verdicts have another shape")
+    require(bool(np.isfinite(array).all()), "verdicts are not finite")
     require(bool((array[:, :, 0] < n_parts).all()), "a verdict names an unknown part")
     return [[_restore_verdict(row.tolist()) for row in kind] for kind in array]
 

@@ -12,7 +12,6 @@ from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from talerec.artifact import read_artifact
@@ -23,14 +22,14 @@ from talerec.models.core import (
     Model,
     RecommendOptions,
     add_former_names,
-    explain_boosts,
     filter_ranking,
     rank_top,
     rank_with_reasons,
 )
-from talerec.ranking import ExplainedLists
+from talerec.ranking import ExplainedLists, FamilyShare
 from talerec.serve import ABSENT, ApiError, no_histories, schemas
 from talerec.serve.model.catalogue import Catalogue, PopularItems
+from talerec.serve.model.explanations import explain_item, families_json
 from talerec.serve.model.queries import (
     FilterCache,
     ModelQuery,
@@ -187,7 +186,7 @@ class ServedModel:
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
         items = self._build_ranked_items(
-            lists.items, lists.scores, ranks, self._list_reasons(lists), boosts
+            lists.items, lists.scores, ranks, self._list_reasons(lists), boosts, lists.families
         )
         answers, begin = [], 0
         for q, n_items in enumerate(lists.counts):
@@ -234,18 +233,20 @@ class ServedModel:
     def _build_ranked_items(
         self, items: list[int], scores: Iterable[float], ranks: Iterable[int],
         reasons: Iterable[list[schemas.Reason] | schemas.Absent],
-        boosts: list[float] | None = None,
+        boosts: list[float] | None = None, families: list[list[FamilyShare] | None] | None = None,
     ) -> list[schemas.RankedItem]:  # fmt: skip
         """Return the items of an answer, with ids and titles, one for each position in `items`.
 
-        `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) have one entry per item;
-        None: no boosts. An item's position is its number in the vocabulary.
+        `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) and `families` (what
+        families of features add) have one entry per item; None: no boosts, or no families. An
+        item's position is its number in the vocabulary.
         """
         titles = self.catalogue.titles
         fields: list[Iterable[Any]] = [self.catalogue.ids.take(items), scores, ranks]
         fields += [repeat(ABSENT) if titles is None else titles.take(items), reasons]
-        if boosts is not None:
-            fields.append(boost or ABSENT for boost in boosts)
+        fields.append(repeat(ABSENT) if boosts is None else (boost or ABSENT for boost in boosts))
+        if families is not None:
+            fields.append(map(families_json, families))
         return list(map(schemas.RankedItem, *fields))
 
     def _list_reasons(self, lists: ExplainedLists) -> Iterator[list[schemas.Reason]]:
@@ -375,26 +376,18 @@ class ServedModel:
         history, ids = read_history(query, self.items, self.model.fitted.unit)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
-        (contributions,) = next(model.explain_targets(history, [np.array([target])]))
-        base = model.base_score(history, target)
-        boosts: list[schemas.AppliedBoost] = []
-        if query.options.boost:
-            item_filter = self._filters.build_filter(query.options)
-            applied = explain_boosts(model, history, target, query.options.boost, item_filter)
-            boosts = [schemas.AppliedBoost(*boost) for boost in applied]
-        score = (
-            float(contributions.sum()) + (base or 0.0) + sum(boost.contribution for boost in boosts)
-        )
-        weights, items = model.row_weights(history), history.item.tolist()
+        item_filter = self._filters.build_filter(query.options) if query.options.boost else None
+        explained = explain_item(model, history, target, query.options.boost, item_filter)
         rows = [
             schemas.Contribution(
-                item_id if items[row] < 0 else catalogue.ids[items[row]], len(ids) - 1 - row,
-                None if weights is None else float(weights[row]), float(contributions[row]),
-                float(contributions[row]) / score if score else 0.0, catalogue.title(items[row]),
+                item_id if item < 0 else catalogue.ids[item], len(ids) - 1 - row, *figures,
+                catalogue.title(item),
             )
-            for row, item_id in enumerate(ids)
+            for row, (item_id, item, figures) in enumerate(
+                zip(ids, history.item.tolist(), explained.rows, strict=True)
+            )
         ]  # fmt: skip
         return schemas.Explanation(
-            self.version, catalogue.ids[target], score, rows, catalogue.title(target),
-            ABSENT if base is None else base, boosts or ABSENT,
+            self.version, catalogue.ids[target], explained.score, rows, catalogue.title(target),
+            explained.base, explained.boosts, explained.families,
         )  # fmt: skip

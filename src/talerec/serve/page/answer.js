@@ -11,6 +11,7 @@ const SHOWN = 10;
 const LOOKED_AT = 200; // items to request, of which those that pass the filters are shown
 const SIMILAR = 6;
 const LEAST = 0.01; // share of a score: smaller reasons appear only in the table
+const LEAST_FAMILY = 0.05; // the same of families of features
 
 const filtersHere = () => (state.takesWhere ? Boolean(state.words.trim()) : hasFilters());
 export const wanted = () => Math.min(filtersHere() ? LOOKED_AT : SHOWN, state.card.training.items, state.card.limits.max_k);
@@ -38,9 +39,11 @@ export function showAnswer(answer, before) {
   if (!shown.length) notes.push(hasFilters() ? "No item passes the filters." : "The model has no recommendations after this history.");
   byId("fallback").hidden = !notes.length;
   byId("fallback").textContent = notes.join(" ");
-  const most = Math.max(...shown.map((item) => item.score), 1e-12);
+  const scores = shown.map((item) => item.score);
+  const least = Math.min(...scores, 0); // a ranker's scores may be below 0
+  const most = Math.max(...scores, least + 1e-12);
   const ranks = before && new Map(before.shown.map((item, place) => [String(item.item_id), place + 1]));
-  byId("answer").replaceChildren(...shown.map((item, place) => card(item, place + 1, item.score / most, ranks)));
+  byId("answer").replaceChildren(...shown.map((item, place) => card(item, place + 1, (item.score - least) / (most - least), ranks)));
 }
 
 function card(item, place, share, ranks) {
@@ -99,7 +102,14 @@ function reasons(item) {
   holder.dataset.id = String(item.item_id);
   const because = (item.because ?? []).map((one) => ({ ...itemOf(one.item_id), share: one.share }));
   fillReasons(holder, because);
-  return holder;
+  return element("div", {}, familyLine(item.families), holder);
+}
+
+// What families of features say for an item: "the user has it at this hour 41 %, popular today 12 %".
+function familyLine(families) {
+  const strong = (families ?? []).filter((one) => one.share >= LEAST_FAMILY).sort((a, b) => b.share - a.share);
+  if (!strong.length) return null;
+  return element("p", { className: "about families" }, strong.map((one) => `${one.reason} ${percent(one.share)}`).join(", "));
 }
 
 function fillReasons(holder, rows) {
@@ -130,7 +140,7 @@ export async function explainAll(answer) {
     const holder = [...document.querySelectorAll("#answer .reasons")].find((one) => one.dataset.id === String(item.item_id));
     if (mine.signal.aborted || !holder || !found.score) return;
     const rows = found.rows.filter((row) => row.contribution).map((row) => ({ ...row, title: row.title ?? itemOf(row.item_id).title }));
-    if (found.base) rows.push({ text: "popular at the time", share: found.base / found.score });
+    if (found.base && !found.families) rows.push({ text: "popular at the time", share: found.base / found.score });
     rows.sort((a, b) => Math.abs(b.share) - Math.abs(a.share));
     fillReasons(holder, rows);
   }
@@ -145,16 +155,17 @@ async function whyTable(item) {
   const found = await attempt(() => api.explain(explainRequest(item)));
   if (!found) return null;
   const share = (part) => (found.score ? percent(part / found.score) : "–");
+  const cells = (...texts) => element("tr", {}, ...texts.map((text) => element("td", {}, text)));
   const lines = found.rows.toReversed().filter((row) => row.contribution || row.place < 10).map((row) =>
-    element("tr", {},
-      element("td", {}, row.title ?? label(itemOf(row.item_id))),
-      element("td", {}, share(row.contribution)),
-      element("td", {}, shortNumber(row.contribution)),
-      element("td", {}, row.place === 0 ? "last" : `${row.place} back`),
-      element("td", {}, row.weight === null ? "–" : percent(row.weight))));
-  if (found.base !== undefined) {
-    lines.unshift(element("tr", {}, element("td", {}, "Popular at the time"), element("td", {}, share(found.base)),
-      element("td", {}, shortNumber(found.base)), element("td", {}, "–"), element("td", {}, "–")));
+    cells(row.title ?? label(itemOf(row.item_id)), percent(row.share), shortNumber(row.contribution),
+      row.place === 0 ? "last" : `${row.place} back`, row.weight === null ? "–" : percent(row.weight)));
+  if (found.families) {
+    lines.unshift(cells("Not from the history", "–", shortNumber(found.base ?? 0), "–", "–"));
+    const families = found.families.map((one) =>
+      cells(one.reason, percent(one.share), shortNumber(one.contribution), "–", "–"));
+    lines.push(cells("The same score by families:", "", shortNumber(found.score), "", ""), ...families);
+  } else if (found.base !== undefined) {
+    lines.unshift(cells("Popular at the time", share(found.base), shortNumber(found.base), "–", "–"));
   }
   const heads = ["History row", "Share", "Contribution", "Position", "Weight"];
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `Why ${label(found)}` },

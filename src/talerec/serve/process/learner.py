@@ -58,19 +58,21 @@ def run_learner(settings: Settings, folder: Path) -> None:
         learnable.write_learning_state(folder, {**state, "state": "waiting", "next": begin})
         time.sleep(max(0.0, begin - time.time()))
         learnable.write_learning_state(folder, {**state, "state": "learning", "next": None})
-        state |= _run_round(settings.path, settings.store, state)
+        state |= _run_round(settings, state)
 
 
-def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any]:
-    """Refit once from the store at `address`; return the changed fields of `state`.
+def _run_round(settings: Settings, state: dict[str, Any]) -> dict[str, Any]:
+    """Refit once from the store of the settings; return the changed fields of `state`.
 
-    `path` is the saved model. `state` has the counters "rounds" and "failures"; a failure is logged
-    and put into "error", with its time (Unix seconds) in "failed". Without new rows, "looked" is
-    the time; else "learned" is the report of the fit.
+    `settings.path` is the saved model. `state` has the counters "rounds" and "failures"; a failure
+    is logged and put into "error", with its time (Unix seconds) in "failed". Without new rows,
+    "looked" is the time; else "learned" is the report of the fit.
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
+    address = settings.store
+    assert address is not None
     try:
-        report = _learn_latest(path, address)
+        report = _learn_latest(settings.path, address, settings.refit_every)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
         message = remove_secrets(address, str(error) or type(error).__name__)
         logger.warning("learning failed, the old model stays: %s", message)
@@ -85,24 +87,25 @@ def _run_round(path: Path, address: str, state: dict[str, Any]) -> dict[str, Any
     return {**changes, "learned": {**report, "at": time.time()}}
 
 
-def _learn_latest(path: Path, address: str) -> dict[str, Any] | None:
-    """Return `learn(path, address)`; start over if the saved model is replaced meanwhile.
+def _learn_latest(path: Path, address: str, refit_every: int | None) -> dict[str, Any] | None:
+    """Return `learn` of these arguments; start over if the saved model is replaced meanwhile.
 
     A fit or an install can replace it at any time; the next round may be a day away. The last of
     three attempts raises ReplacedArtifactError.
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(ReplacedArtifactError):
-            return learn(path, address)
+            return learn(path, address, refit_every)
         logger.info("the model was replaced meanwhile: learning starts over")
-    return learn(path, address)
+    return learn(path, address, refit_every)
 
 
-def learn(path: Path, address: str) -> dict[str, Any] | None:
+def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str, Any] | None:
     """Replace the saved model at `path` by one that has learned from new events of the store.
 
     `address` is that of the event store. The new model is built in a folder beside `path` and read
-    back with all checks before it replaces the old one.
+    back with all checks before it replaces the old one. An updatable model is updated; after
+    `refit_every` - 1 updates (0: never; None: as its class says) it is fitted anew.
 
     Returns
     -------
@@ -134,7 +137,8 @@ def learn(path: Path, address: str) -> dict[str, Any] | None:
         if bundle.facts["version"] != manifest["version"]:
             raise ReplacedArtifactError("was replaced by another process meanwhile", path)
         old_model = models.restore_bundle(bundle, path)
-        model, how, n_new = _learn_model(old_model, deleted_users, events)
+        due = _is_refit_due(old_model, refit_every)
+        model, how, n_new = _learn_model(old_model, deleted_users, events, refit=due)
         model.fitted.training.update({STORE: meta.store, STORE_SEQ: meta.seq})
         target = model.save(folder / path.name, updatable=bool(training.get("updatable")))
         check = partial(models.load, verify=True)
@@ -202,17 +206,37 @@ def _drop_other_kinds(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
 # -- the new model ---------------------------------------------------------------------------------
 
 
-def _learn_model(model: Model, deleted: set[str], events: pl.DataFrame) -> tuple[Model, str, int]:
+def _is_refit_due(model: Model, refit_every: int | None) -> bool:
+    """Was the model updated so often that it is fitted anew this time?
+
+    refit_every: of so many rounds the last one is a fit, the others are updates; 0: none is. None:
+    what the model's class says. False if a library that a fit needs is missing: updates go on.
+    """
+    rounds = model.refit_after if refit_every is None else refit_every
+    if not rounds or int(model.fitted.training.get("updates", 0)) + 1 < rounds:
+        return False
+    try:
+        model.check_ready()
+    except TalerecError as error:
+        logger.warning("the model is due for a refit, and is updated instead: %s", error)
+        return False
+    return True
+
+
+def _learn_model(
+    model: Model, deleted: set[str], events: pl.DataFrame, *, refit: bool
+) -> tuple[Model, str, int]:
     """Return the model with the events, "update" or "fit", and the number of new rows.
 
     `events` has columns user_id, item_id, timestamp (microseconds); `deleted` are ids of users
     whose rows of the training log go. The model is updated in place if it was saved for updates, no
-    rows are removed and the types of ids agree; else a new one is fitted to the merged log.
+    rows are removed and the types of ids agree; else, or with `refit`, a new one is fitted to the
+    merged log.
     """
     log = model.fitted.log
     assert log is not None
     remaining = _drop_users(log, deleted)
-    can_update = remaining is log and len(events) and _has_same_id_types(log, events)
+    can_update = remaining is log and len(events) and _has_same_id_types(log, events) and not refit
     if can_update and _try_update(model, events):
         return model, "update", len(events)
     whole, n_new = _merge_events(remaining, events)

@@ -1,4 +1,6 @@
 from talerec.data.click_sessions import synthetic_sessions as synthetic_sessions
+from talerec.data.durations import duration_seconds as duration_seconds
+from talerec.data.durations import parse_duration as parse_duration
 from talerec.data.fingerprints import fingerprint_log as fingerprint_log
 from talerec.data.fingerprints import fingerprint_rows as fingerprint_rows
 from talerec.data.frames import are_integers as are_integers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +18,19 @@ from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
     CASES,
-    GROUPS,
     HISTORY_ROWS,
     LIST_ROWS,
     NOVELTY,
     TIES,
     WINDOW,
     Means,
+    case_groups,
     count_cases,
     mean_expression,
     mean_metrics,
-    read_result,
-    write_result,
 )
 from talerec.evaluation.result_text import format_metric
+from talerec.evaluation.saved_results import find_model_class, read_result, write_result
 from talerec.evaluation.user_sums import ALL_CASES, UserSums, select_user_sums, sum_case_users
 from talerec.models.core import add_former_names, use_current_names
 from talerec.runtime import memory
@@ -77,6 +76,9 @@ class Evaluation:
         For a split with a target event: users without such an event, who are excluded.
     user_sums
         From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
+    first_rows
+        For a split of every row: how trending items answer the first rows of new users, which are
+        not among the cases (see `evaluate_first_rows`); empty if there are none.
 
     Examples
     --------
@@ -107,6 +109,7 @@ class Evaluation:
     frame: pl.DataFrame
     users_without_target: int = 0
     user_sums: pl.DataFrame | None = None
+    first_rows: dict[str, Any] = field(default_factory=dict)
 
     if not TYPE_CHECKING:  # former names
         __getattr__ = forward_renamed(_FORMER)
@@ -238,10 +241,10 @@ class Evaluation:
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Means]]:
-        """Column of `GROUPS` (popularity, ...) -> group -> number of cases and mean metrics."""
+        """Grouping (popularity, ...) -> group -> number of cases and mean metrics."""
         return {
             column: {name: self._group_means(column, name) for name in parts}
-            for column, parts in GROUPS.items()
+            for column, parts in case_groups(self.frame).items()
         }
 
     def _group_means(self, column: str, name: str) -> Means:
@@ -321,7 +324,7 @@ class Evaluation:
         Parameters of the model that were renamed are there under their former names, too.
         """
         facts = {json_name: getattr(self, name) for name, json_name in _fact_names().items()}
-        kind = _find_class(self.model)
+        kind = find_model_class(self.model)
         return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
 
     def save(self, path: str | Path) -> Path:
@@ -373,13 +376,14 @@ class Evaluation:
         """
         frame, facts = read_result(path)
         names = _fact_names()
+        facts = {"first_rows": {}, **facts}  # which results before version 0.3 do not have
         if missing := set(names.values()) - set(facts):
             raise TalerecError(
                 f"{path} was written by another version of talerec: it has no {min(missing)};"
                 " evaluate again"
             )
         values = {name: facts[json_name] for name, json_name in names.items()}
-        if kind := _find_class(values["model"]):
+        if kind := find_model_class(values["model"]):
             values["params"] = use_current_names(kind, values["params"])
         return cls(**{**values, "ks": tuple(values["ks"])}, frame=frame)
 
@@ -388,13 +392,3 @@ def _fact_names() -> dict[str, str]:
     """Return the fields of an evaluation, except its frames: name -> name in JSON."""
     names = (field.name for field in fields(Evaluation))
     return {name: _JSON_NAMES.get(name, name) for name in names if name not in _FRAMES}
-
-
-def _find_class(model: str) -> type | None:
-    """Return the class of a model's name; None for a third-party model that is not imported."""
-    from talerec.models import registered_class
-
-    try:
-        return registered_class(model)
-    except TalerecError:
-        return None

@@ -1,3 +1,4 @@
+from talerec.data.split.every_row import every_row_split as every_row_split
 from talerec.data.split.plans import SplitPlan as SplitPlan
 from talerec.data.split.splits import Cases as Cases
 from talerec.data.split.splits import RowItems as RowItems

@@ -5,7 +5,8 @@ Whatever a model learns, its vocabulary too, comes from the training rows of a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,19 +22,29 @@ from talerec.runtime import Array
 class Cases:
     """Held-out cases: after history c, item target[c] came next, at target_time[c].
 
-    A case is a user's history and the next item, which a model has to predict. All arrays have one
-    entry per case.
+    A case is a user's history and the next item, which a model has to predict. All arrays but
+    `catalogue_items` have one entry per case.
     """
 
     user: Array  # positions among the users of the log that was split
     histories: Histories  # the rows before each target
     target: Array  # positions in the training vocabulary; -1 for an unknown item
     target_time: Array  # microseconds since 1970
+    target_row: Array  # row numbers in the log that was split
     #: item of each row of the split log, in the vocabulary of `Log.with_catalogue`; None: as above
     catalogue_items: Array | None = None
+    #: groups of the cases by grouping, such as "user": numbers of the groups in their order
+    labels: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)
+
+    def slice(self, a: int, b: int) -> Cases:
+        """Return cases a..b (b excluded), whose histories are views of the same columns."""
+        arrays = (self.target[a:b], self.target_time[a:b], self.target_row[a:b])
+        labels = {name: codes[a:b] for name, codes in self.labels.items()}
+        histories = self.histories.slice(a, b)
+        return Cases(self.user[a:b], histories, *arrays, labels=labels)
 
     def with_catalogue(self) -> Cases:
         """Return the cases with items of the training log's catalogue, as `Log.with_catalogue`.
@@ -45,7 +56,7 @@ class Cases:
         if items is None:
             return self
         histories = replace(self.histories, item=items)
-        return replace(self, histories=histories, target=items[self.histories.stop])
+        return replace(self, histories=histories, target=items[self.target_row])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +64,7 @@ class Split:
     """Training rows and the test cases held out from them.
 
     A case is a user's history and the item that came next. Splits are returned by `leave_one_out`,
-    `time_split` and `rolling_split`.
+    `time_split`, `rolling_split` and `every_row_split`.
 
     Parameters
     ----------
@@ -71,6 +82,8 @@ class Split:
         Whether the validation rows are among the training rows.
     without : int
         For a split with a target event: how many users have no such row after another one.
+    first_rows : Cases or None
+        For `every_row_split`: cases without a history, the first rows of new users.
 
     Examples
     --------
@@ -88,6 +101,7 @@ class Split:
     window: str = ""
     refit: bool = False
     without: int = 0
+    first_rows: Cases | None = None
 
     def __repr__(self) -> str:
         held_out = [(self.validation, VALIDATION), (self.test, TEST)]
@@ -187,7 +201,7 @@ def _hold_out(log: Log, name: str, last: Array, before: Array, refit: bool) -> S
     sizes = np.diff(np.column_stack([log.ptr[:-1], ends, log.ptr[1:]]))
     train = np.repeat(np.tile([True, False], len(ends)), sizes.ravel())
     log = log.normalize_weights(train)
-    training, items = _training_log(log, train)
+    training, items = select_training_rows(log, train)
     tested, validated = np.flatnonzero(last >= 0), np.flatnonzero(before >= 0)
     test = build_cases(log, items, tested, last[tested])
     validation = None if refit else build_cases(log, items, validated, before[validated])
@@ -228,7 +242,7 @@ def time_split(log: Log, moment: TimeLike, *, on: str = TEST) -> Split:
     log = as_log(log)
     if log.unit == "none":
         raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
-    window = windows.time_window(moment, log.unit, on, lambda when: _earlier_cut(log, when))
+    window = windows.time_window(moment, log.unit, on, lambda when: find_earlier_cut(log, when))
     return _split_at_window(log, window, on)
 
 
@@ -266,18 +280,30 @@ def rolling_split(log: Log, moment: TimeLike, days: float, *, on: str = TEST) ->
     [1487, 1645, 1853]
     """
     last = int(log.time.max()) if log.rows else None
+    periods = windows.rolling_windows(moment, days, log.unit, last, on)
+    return split_at_windows(periods, lambda window: _split_at_window(log, window, on))
+
+
+def split_at_windows(
+    periods: Sequence[TimeWindow], split_at: Callable[[TimeWindow], Split]
+) -> list[Split]:
+    """Return the split at each of several test periods, without those that have no case.
+
+    A case is a held-out row with a history. `split_at` returns the split at a period, or raises
+    NoCasesError. TalerecError if no period has a case.
+    """
     splits = []
-    for window in windows.rolling_windows(moment, days, log.unit, last, on):
+    for window in periods:
         try:
-            splits.append(_split_at_window(log, window, on))
+            splits.append(split_at(window))
         except NoCasesError:
             continue
     if not splits:
-        raise windows.no_window_error(f"rolling:{moment},{days:g}")
+        raise windows.no_window_error(periods[0].name)
     return splits
 
 
-def _earlier_cut(log: Log, when: int) -> int:
+def find_earlier_cut(log: Log, when: int) -> int:
     """Return the time (microseconds) that splits the rows before `when` as it splits all rows.
 
     At most half of the rows before `when` lie after the time returned; they are for validation.
@@ -299,7 +325,7 @@ def _split_at_window(log: Log, window: TimeWindow, on: str) -> Split:
     if not users.size:
         raise windows.no_users_error()
     log = log.normalize_weights(train)
-    training, items = _training_log(log, train)
+    training, items = select_training_rows(log, train)
     cases = build_cases(log, items, users, target)
     test, validation = (cases, None) if on == TEST else (None, cases)
     return Split(window.name, log.users, training, validation, test, window=window.words)
@@ -321,7 +347,7 @@ def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
     return users, target[users]
 
 
-def _training_log(log: Log, train: Array) -> tuple[Log, RowItems]:
+def select_training_rows(log: Log, train: Array) -> tuple[Log, RowItems]:
     """Return the training rows as a log with its own vocabulary, and every row's item in it.
 
     `train` is a boolean mask of the log's rows.
@@ -347,14 +373,17 @@ class RowItems(NamedTuple):
     catalogue: Array | None = None
 
 
-def build_cases(log: Log, items: RowItems, users: Array, target: Array) -> Cases:
-    """Return a case per user: the rows before row `target`, requested at that row's time.
+def build_cases(
+    log: Log, items: RowItems, users: Array, target: Array, stop: Array | None = None
+) -> Cases:
+    """Return a case per held-out row `target`: the user's rows before it, and the row's time.
 
-    A case is a history and the item that came next. `users` are positions; user u's rows begin at
-    log.ptr[u], and `target` has the row number of each user's held-out row. `items` has each row's
-    item in the training vocabulary.
+    A case is a history and the item that came next; the row's time is the request time. `users`
+    are positions; user u's rows begin at log.ptr[u], and `target` has row numbers. Histories end
+    before row `stop`, by default before the target. `items` has each row's item in the training
+    vocabulary.
     """
     when = log.time[target]
-    rows = (log.ptr[users], target, items.training, log.time)
+    rows = (log.ptr[users], target if stop is None else stop, items.training, log.time)
     histories = Histories(*rows, now=when, weight=log.weight)
-    return Cases(users, histories, items.training[target], when, items.catalogue)
+    return Cases(users, histories, items.training[target], when, target, items.catalogue)

@@ -209,6 +209,32 @@ SplitName = Annotated[
         sets={"time_split": "at:TIME"},
     ),
 ]
+SessionColumn = Annotated[
+    str | None,
+    option(
+        "--session",
+        "COLUMN",
+        "Column of sessions: histories are sessions, not users.",
+        LOG,
+        sets={"group": "or --basket"},
+    ),
+]
+SessionGap = Annotated[
+    str | None,
+    option("--session-gap", "30m", "A session ends when its user pauses longer than this.", LOG),
+]
+Across = Annotated[
+    bool, flag("--across", "With sessions, histories include the user's earlier sessions.", LOG)
+]
+Basket = Annotated[
+    str | None,
+    option(
+        "--basket",
+        "COLUMN|time",
+        "Column of baskets, whose rows are simultaneous; time: rows of a user and time.",
+        LOG,
+    ),
+]
 Report = Annotated[
     Path | None, option("--report", "FILE.html", "Write a page with charts; it works offline.")
 ]

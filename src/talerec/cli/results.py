@@ -256,7 +256,7 @@ def _print_groups(result: Evaluation) -> None:
 
 _GROUP_LABELS = {
     "popularity": "items", "gap": "gap", "length": "history", "kind": "item", "item_rows": "rows",
-    "user": "users",
+    "user": "users", "position": "position",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from talerec.data import (
 )
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
-from talerec.evaluation.first_rows import evaluate_first_rows, join_first_rows
+from talerec.evaluation.first_rows import rank_first_rows
 from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
 from talerec.evaluation.queries import build_case_frame
@@ -114,7 +114,7 @@ def _build_result(
         fixed_order_metrics={},
         frame=pl.DataFrame(),
         users_without_target=split.without,
-        first_rows=evaluate_first_rows(split, ks),
+        first_row_ranks=rank_first_rows(split),
     )
 
 
@@ -219,10 +219,12 @@ def join_results(results: Sequence[Evaluation]) -> Evaluation:
     if len(results) == 1:
         return first
     names = first.coverage
+    ranks = [result.first_row_ranks for result in results if result.ties == first.ties]
+    first_rows = [frame for frame in ranks if frame is not None]
     return replace(
         first,
         coverage={name: float(np.mean([r.coverage[name] for r in results])) for name in names},
         seconds=sum_seconds(r.seconds for r in results),
         frame=pl.concat([r.frame for r in results], rechunk=True),
-        first_rows=join_first_rows([r.first_rows for r in results if r.ties == first.ties]),
+        first_row_ranks=pl.concat(first_rows) if first_rows else None,
     )

@@ -17,48 +17,37 @@ from talerec import columns
 from talerec.data.split import Split
 from talerec.evaluation.intervals import mean_intervals
 from talerec.evaluation.metrics import RANK, metric_expressions
-from talerec.evaluation.user_sums import UserSums, sum_case_users
+from talerec.evaluation.user_sums import sum_case_users
 from talerec.models.core import rank_targets
 from talerec.models.counting import Trending
 
-_SUMS = "sums"
 
+def rank_first_rows(split: Split) -> pl.DataFrame | None:
+    """Return how trending items rank the first rows of new users; None without such rows.
 
-def evaluate_first_rows(split: Split, ks: Sequence[int]) -> dict[str, Any]:
-    """Return how trending items answer the first rows of new users; empty without such rows.
-
-    The dict has `cases` and `users` (their numbers), `metrics` and `intervals` by name such as
-    HR@10, and `sums`, from which results of several splits are joined. `ks` are the cutoffs.
+    A frame with a row per case: the user's id, and the rank of its item (0: none).
     """
     cases = split.first_rows
     if cases is None or not len(cases):
-        return {}
+        return None
     ranks = rank_targets(Trending().fit(split.train), cases.histories, cases.target).ranks[:, 0]
-    frame = pl.DataFrame({columns.USER: cases.user, RANK: ranks})
-    names = [expression.meta.output_name() for expression in metric_expressions(ks)]
-    return _describe_sums(names, sum_case_users(frame, ks))
+    return pl.DataFrame({columns.USER: split.user_ids.gather(cases.user), RANK: ranks})
 
 
-def join_first_rows(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the joined results of several splits (`evaluate_first_rows`) with distinct users.
+def describe_first_rows(frame: pl.DataFrame | None, ks: Sequence[int]) -> dict[str, Any]:
+    """Return a summary of ranks of first rows (`rank_first_rows`); empty without such rows.
 
-    A user is new in one test period alone. Empty if all are.
+    The dict has `cases` and `users` (their numbers), and `metrics` and `intervals` by name such as
+    HR@10. `ks` are the cutoffs.
     """
-    filled = [part for part in parts if part]
-    if not filled:
+    if frame is None:
         return {}
-    tables = [np.array(list(part[_SUMS].values())).T for part in filled]
-    return _describe_sums(list(filled[0][_SUMS]), UserSums(*sum(tables[1:], tables[0])))
-
-
-def _describe_sums(names: Sequence[str], sums: UserSums) -> dict[str, Any]:
-    """Return the dict of `evaluate_first_rows` from sums over users, an entry per metric name."""
-    low, high = mean_intervals(sums)
-    table = np.array(sums, float).T.tolist()
+    names = [expression.meta.output_name() for expression in metric_expressions(ks)]
+    sums = sum_case_users(frame, ks)
+    ends = np.column_stack(mean_intervals(sums)).tolist()
     return {
-        "cases": int(sums.m[0]),
+        "cases": len(frame),
         "users": int(sums.n_users[0]),
         "metrics": dict(zip(names, sums.means.tolist(), strict=True)),
-        "intervals": dict(zip(names, np.column_stack([low, high]).tolist(), strict=True)),
-        _SUMS: dict(zip(names, table, strict=True)),
+        "intervals": dict(zip(names, ends, strict=True)),
     }

@@ -27,7 +27,9 @@ GROUPS = {
     "item_rows": ("none", "few", "many"),
 }  # fmt: skip
 #: Groups of cases that only some splits have (`Cases.labels`).
-SPLIT_GROUPS = {"user": ("known", "new")}
+SPLIT_GROUPS = {
+    "user": ("known", "new"), "position": ("2", "3", "4", "5", "6 to 10", "over 10"),
+}  # fmt: skip
 _ALL_GROUPS = {**GROUPS, **SPLIT_GROUPS}
 MANY_ROWS = 5  # training rows of an item, from which there are many
 TIES, WINDOW, TIME = "ties", "window", "time"
@@ -99,7 +101,7 @@ def build_case_frame(
     context = CaseContext(split.train.ties, split.window, counts, *thirds)
     frames = (
         build_case_rows(
-            context, split.users.ids, cases.slice(a, b), ranks[a:b], lists[a:b], ks,
+            context, split.user_ids, cases.slice(a, b), ranks[a:b], lists[a:b], ks,
             hide_seen=hide_seen,
         )
         for a, b in cases.histories.chunks()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from talerec import columns
 from talerec.data import tie_warning
 from talerec.errors import TalerecError, forward_renamed
 from talerec.evaluation import result_text
+from talerec.evaluation.first_rows import describe_first_rows
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
@@ -37,7 +38,7 @@ from talerec.runtime import memory
 
 #: Fields of `Evaluation` whose names in JSON and in saved results differ.
 _JSON_NAMES = {"fixed_order_metrics": "beside", "users_without_target": "without"}
-_FRAMES = ("frame", "user_sums")  # fields that are not facts
+_FRAMES = ("frame", "user_sums", "first_row_ranks")  # fields that are not facts
 #: Attributes that were renamed in version 0.3: old name -> new name.
 _FORMER = {"asked": "description", **{old: new for new, old in _JSON_NAMES.items()}}
 
@@ -76,9 +77,9 @@ class Evaluation:
         For a split with a target event: users without such an event, who are excluded.
     user_sums
         From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
-    first_rows
-        For a split of every row: how trending items answer the first rows of new users, which are
-        not among the cases (see `evaluate_first_rows`); empty if there are none.
+    first_row_ranks
+        For a split of every row: ranks of the first rows of new users, which are not among the
+        cases, in the order of trending items (see `rank_first_rows`); not saved.
 
     Examples
     --------
@@ -109,7 +110,7 @@ class Evaluation:
     frame: pl.DataFrame
     users_without_target: int = 0
     user_sums: pl.DataFrame | None = None
-    first_rows: dict[str, Any] = field(default_factory=dict)
+    first_row_ranks: pl.DataFrame | None = None
 
     if not TYPE_CHECKING:  # former names
         __getattr__ = forward_renamed(_FORMER)
@@ -257,6 +258,11 @@ class Evaluation:
         return self.frame.filter(pl.col(column) == name)
 
     @cached_property
+    def first_rows(self) -> dict[str, Any]:
+        """How trending items answer first rows of new users: cases, users, metrics, intervals."""
+        return describe_first_rows(self.first_row_ranks, self.ks)
+
+    @cached_property
     def notes(self) -> list[str]:
         """Sentences for readers of the metrics: on ties (rows with equal times), and on users."""
         n_users = self.users_without_target
@@ -311,6 +317,7 @@ class Evaluation:
             "intervals_hidden": self.intervals_hidden,
             "lists": self.lists,
             "groups": self.groups,
+            "first_rows": self.first_rows,
             "orders": self.orders,
             "spread": self.spread,
             "windows": self.windows if self.frame[WINDOW].n_unique() > 1 else [],
@@ -376,7 +383,6 @@ class Evaluation:
         """
         frame, facts = read_result(path)
         names = _fact_names()
-        facts = {"first_rows": {}, **facts}  # which results before version 0.3 do not have
         if missing := set(names.values()) - set(facts):
             raise TalerecError(
                 f"{path} was written by another version of talerec: it has no {min(missing)};"

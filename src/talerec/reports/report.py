@@ -36,6 +36,7 @@ _GROUP_WORDS = {
     "kind": "Whether the target is an item of the history or a new one",
     "item_rows": "Training rows of the item: none, few (1 to 4) or many",
     "user": "Whether the user has training rows, or is new since the model was fitted",
+    "position": "Position of the target in its session",
 }
 
 

@@ -10,20 +10,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from talerec.data import Log, TimeLike, as_log, parse_duration, time_to_microseconds
-from talerec.data.split import windows
-from talerec.data.split.splits import (
-    Split,
-    build_cases,
-    find_earlier_cut,
-    select_training_rows,
-    split_at_windows,
+from talerec.data import (
+    Log,
+    TimeLike,
+    as_log,
+    parse_duration,
+    session_positions,
+    time_to_microseconds,
 )
+from talerec.data.split import windows
+from talerec.data.split.cases import build_cases, select_training_rows
+from talerec.data.split.splits import Split, find_earlier_cut, split_at_windows
 from talerec.data.split.windows import TEST, NoCasesError, TimeWindow
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array
 
 LAST = "last:"  # begins the text of a cutoff that leaves a share of the rows behind it
+#: Earlier rows of a session, at most, of positions 2, 3, 4, 5 and 6 to 10; then over 10.
+_POSITION_BOUNDS = (1, 2, 3, 4, 9)
 KNOWN_USER, NEW_USER = 0, 1  # groups of cases by whether the user has training rows
 
 
@@ -35,7 +39,8 @@ def every_row_split(
     The history of a case has all rows of its user that are earlier than the target, also those from
     the cutoff on; rows of the same time are no history of each other. Cases of users without
     training rows begin with the user's second time. The rows of such a user's first time, which
-    have no history, are `first_rows` of the split.
+    have no history, are `first_rows` of the split. In a log of sessions (`split_sessions`), each
+    row with an earlier row in its session is a case.
 
     Parameters
     ----------
@@ -131,18 +136,23 @@ def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
     first = log.ptr[users]
     stop = _first_simultaneous(log.time, targets, first)
     has_history = stop > first
+    labels = {"user": np.where(train[first], KNOWN_USER, NEW_USER)}
+    if log.owners is not None or log.group is not None:  # the log has sessions
+        n_earlier = session_positions(log)[targets]
+        has_history &= n_earlier > 0
+        labels["position"] = np.searchsorted(_POSITION_BOUNDS, n_earlier)
     if not has_history.any():
         raise NoCasesError("no row from the point of the split on has an earlier row of its user")
     log = log.normalize_weights(train)
     training, items = select_training_rows(log, train)
     rows = (users, targets, stop)
     cases = build_cases(log, items, *(column[has_history] for column in rows))
-    is_new = np.where(train[first[has_history]], KNOWN_USER, NEW_USER)
-    cases = replace(cases, labels={"user": is_new})
+    cases = replace(cases, labels={name: codes[has_history] for name, codes in labels.items()})
     test, validation = (cases, None) if on == TEST else (None, cases)
     return Split(
         window.name, log.users, training, validation, test, window=window.words,
-        first_rows=build_cases(log, items, *(column[~has_history] for column in rows)),
+        first_rows=build_cases(log, items, *(column[stop == first] for column in rows)),
+        owners=log.owners,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ Logs
     Log, Histories            interactions sorted by user and time; histories to recommend for
     drop_duplicates, k_core, order_ties     cleaning
     leave_one_out, time_split, rolling_split, Split     training rows and held-out queries
+    every_row_split                                     every later row as a query
+    split_sessions, join_baskets                        sessions as users, rows of a basket as one
     synthetic_log, synthetic_sessions     a generated shop; generated click sessions
     describe                  statistics of a log
 Models

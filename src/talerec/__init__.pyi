@@ -6,6 +6,9 @@ from talerec.data.preprocessing import k_core as k_core
 from talerec.data.preprocessing import order_ties as order_ties
 from talerec.data.read.readers import read_items as read_items
 from talerec.data.read.readers import read_log as read_log
+from talerec.data.sessions import join_baskets as join_baskets
+from talerec.data.sessions import split_sessions as split_sessions
+from talerec.data.split.every_row import every_row_split as every_row_split
 from talerec.data.split.splits import Split as Split
 from talerec.data.split.splits import leave_one_out as leave_one_out
 from talerec.data.split.splits import rolling_split as rolling_split

@@ -47,7 +47,8 @@ def test_a_bad_parameter_is_refused_before_the_log_is_read(
         (["--ties", "coin"], "ties is 'coin'; it takes file, item or random:SEED"),
         (
             ["--split", "half"],
-            "--split is 'half'; it takes leave-one-out, at:TIME or rolling:TIME,DAYS",
+            "--split is 'half'; it takes leave-one-out, at:TIME, last:10%, "
+            "rolling:TIME,DAYS or every:TIME",
         ),
         (["--split", "at:noon"], "'noon' is not a time"),
         (["--split", "at:"], "is not a time"),

@@ -237,7 +237,10 @@ def test_parameters_of_the_default_model_are_completed_without_a_model() -> None
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
-        ("talerec evaluate log.csv --split ", ["leave-one-out", "at:", "rolling:"]),
+        (
+            "talerec evaluate log.csv --split ",
+            ["leave-one-out", "at:", "last:", "rolling:", "every:"],
+        ),
         ("talerec evaluate log.csv --on v", ["validation"]),
         ("talerec fit log.csv --ties ", ["file", "item", "random:"]),
         ("talerec fit log.csv --engine s", ["spark"]),

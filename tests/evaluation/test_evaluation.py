@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from logs import at, logs, rows_of, tiny_log
+from talerec.data import histories
 from talerec.errors import TalerecError
 from talerec.evaluation.metrics import metric_expressions
 from talerec.models.core import inference
@@ -82,7 +83,9 @@ def test_small_blocks_and_many_threads_change_nothing(monkeypatch):
     split = tr.leave_one_out(walk())
     model = tr.TALE(reg=1.0).fit(split.train)
     whole = tr.evaluate(model, split)
-    monkeypatch.setattr(inference, "_BLOCK", 7)
+    monkeypatch.setattr(inference, "_SMALL", 0)
+    monkeypatch.setattr(histories, "_CHUNK_HISTORIES", 7)
+    monkeypatch.setattr(histories, "_CHUNK_ROWS", 20)
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
     assert tr.evaluate(model, split).frame.equals(whole.frame)
 

@@ -58,6 +58,7 @@ Target = Annotated[
     "talerec evaluate events.csv --ties random:0..4 --report how-good.html",
     "talerec evaluate events.csv --split at:2019-10-01 --model tale --set decay=1/512 --json",
     "talerec evaluate events.csv --model rules -o rules.parquet",
+    "talerec evaluate events.csv --split every:last:10% --refit-every 7d",
     "talerec evaluate events --split at:2026-10-01 --engine spark --master spark://host:7077",
 )
 def evaluate(
@@ -69,6 +70,10 @@ def evaluate(
     refit: Annotated[
         bool, flag("--refit", "Refit on training and validation rows before the test.")
     ] = False,
+    refit_every: Annotated[
+        str | None,
+        option("--refit-every", "7d", "With --split every:TIME, refit interval: 30m, 12h, 7d."),
+    ] = None,
     on: On = "test",
     k: Annotated[str, option("--k", "K,...", "Lengths of the lists.", short="-k")] = "1,5,10",
     hide_seen: HideSeen = False,
@@ -86,6 +91,9 @@ def evaluate(
     from talerec.data import expand_tie_orders
     from talerec.data.split import SplitPlan
 
+    if refit_every is not None and not split.startswith("every:"):
+        raise TalerecError("--refit-every needs --split every:TIME")
+    split = split if refit_every is None else f"{split},{refit_every}"
     model, plan = choice.build(), SplitPlan(split, refit, target)
     plan.check(on)
     expand_tie_orders(ties)  # an invalid --ties is an error before the log is read

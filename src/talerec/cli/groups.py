@@ -16,8 +16,12 @@ from talerec.cli.completion import complete_values
 from talerec.cli.options import (
     LOG,
     MODEL,
+    Across,
+    Basket,
     HideSeen,
     ModelName,
+    SessionColumn,
+    SessionGap,
     Settings,
     argument,
     flag,
@@ -105,6 +109,11 @@ class LogSource:
         ),
     ] = None
 
+    session: SessionColumn = None
+    session_gap: SessionGap = None
+    across: Across = False
+    basket: Basket = None
+
     @property
     def name(self) -> str:
         """The log's paths as a short name for titles, without passwords: "a.csv and 2 more"."""
@@ -116,6 +125,20 @@ class LogSource:
     def weights_by_event(self) -> dict[str, float] | None:
         """The row weights of --event-weights ("view=1,buy=10") by event type; None without it."""
         return parse_event_weights(self.event_weights)
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the log has sessions, by a column (--session) or by pauses (--session-gap)."""
+        return self.session is not None or self.session_gap is not None
+
+    def check(self) -> None:
+        """Raise TalerecError if options of sessions and baskets contradict each other."""
+        if self.session is not None and self.session_gap is not None:
+            raise TalerecError("--session and --session-gap exclude each other")
+        if self.across and not self.has_sessions:
+            raise TalerecError("--across needs --session or --session-gap")
+        if self.basket is not None and self.has_sessions:
+            raise TalerecError("--basket and sessions exclude each other")
 
     def format_arguments(self, ties: str = "file") -> str:
         """Return the log and its changed options as words of a shell command, without passwords.
@@ -140,17 +163,24 @@ class LogSource:
         is file, item (by item id) or random:SEED. `any_order` allows a database query without ORDER
         BY; unless `needs_time`, the log need not have a column of times.
         """
-        from talerec.data import drop_duplicates, k_core, order_ties
+        from talerec.data import drop_duplicates, join_baskets, k_core, order_ties, split_sessions
         from talerec.data.read import read_log
 
+        self.check()
+        needs_time = needs_time or (self.session_gap or self.basket) is not None
         log = read_log(
             self.log, user=self.user, item=self.item, time=self.time,
             time_unit=self.time_unit, any_time=self.any_time,
             sep=parse_separator(self.sep), query=self.query,
             any_order=any_order or ties != "file",
             weight=self.weight, event=self.event, event_weights=self.weights_by_event,
+            group=self.session or (None if self.basket == "time" else self.basket),
             lacks_time=not needs_time,
         )  # fmt: skip
+        if self.basket is not None:
+            log = join_baskets(log)
+        elif self.has_sessions:
+            log = split_sessions(log, self.session_gap, across=self.across)
         if self.drop_duplicates:
             log = drop_duplicates(log)
         if self.core is not None:
@@ -272,6 +302,8 @@ class EngineOptions:
             raise TalerecError(
                 "--engine spark reads one path of Parquet files, without --sep and --query"
             )
+        if source.has_sessions or source.basket:
+            raise TalerecError("sessions and baskets need --engine local")
         if source.event and not source.event_weights:
             raise TalerecError("on Spark, --event needs --event-weights")
         for setting in self.spark_conf:

@@ -158,6 +158,8 @@ def import_(
         raise TalerecError(
             "--weight and --event-weights are for fit; a store keeps unweighted events"
         )
+    if source.has_sessions or source.basket is not None:
+        raise TalerecError("sessions and baskets are for fit; a store keeps users' events")
     if ids not in (None, *ID_KINDS):
         raise TalerecError(f"--ids is {ids!r}; it takes integer or text")
     with Store.open(address) as opened, reporting(json):

@@ -201,11 +201,38 @@ SplitName = Annotated[
     str,
     option(
         "--split",
-        "leave-one-out|at:TIME|rolling:TIME,DAYS",
-        "Held-out rows: the last rows of each user; all rows from a time (UTC) on; or rolling"
-        " windows of DAYS days from a time on.",
-        complete=complete_values("leave-one-out", "at:", "rolling:"),
+        "leave-one-out|at:TIME|last:10%|rolling:TIME,DAYS|every:TIME",
+        "Held-out rows: the last rows of each user; each user's first row from a time (UTC) on, or"
+        " in the last 10 % of the rows; the same in rolling windows of DAYS days; or every row"
+        " from a time on, TIME or last:10%.",
+        complete=complete_values("leave-one-out", "at:", "last:", "rolling:", "every:"),
         sets={"time_split": "at:TIME"},
+    ),
+]
+SessionColumn = Annotated[
+    str | None,
+    option(
+        "--session",
+        "COLUMN",
+        "Column of sessions: histories are sessions, not users.",
+        LOG,
+        sets={"group": "or --basket"},
+    ),
+]
+SessionGap = Annotated[
+    str | None,
+    option("--session-gap", "30m", "A session ends when its user pauses longer than this.", LOG),
+]
+Across = Annotated[
+    bool, flag("--across", "With sessions, histories include the user's earlier sessions.", LOG)
+]
+Basket = Annotated[
+    str | None,
+    option(
+        "--basket",
+        "COLUMN|time",
+        "Column of baskets, whose rows are simultaneous; time: rows of a user and time.",
+        LOG,
     ),
 ]
 Report = Annotated[

@@ -234,7 +234,8 @@ def _print_groups(result: Evaluation) -> None:
     """Print the metrics of an evaluation by group of held-out rows.
 
     Groups are by popularity of the item, time since the user's previous event, history length,
-    whether the item is new to the user, and the item's number of training rows.
+    whether the item is new to the user, the item's number of training rows and, in a split of every
+    row, whether the user has training rows. First rows of new users follow.
     """
     metrics = [name for name in result.metrics if not is_redundant(name)]
     columns = {
@@ -246,6 +247,7 @@ def _print_groups(result: Evaluation) -> None:
         for name, values in parts.items()
     }
     print_columns("By group", ["cases", *metrics], columns)
+    _print_first_rows(result, metrics)
     print_note(
         "head: the fifth of the items with the most training rows; "
         "gap: time since the previous event; rows: training rows of the item, few: 1 to 4"
@@ -254,7 +256,26 @@ def _print_groups(result: Evaluation) -> None:
 
 _GROUP_LABELS = {
     "popularity": "items", "gap": "gap", "length": "history", "kind": "item", "item_rows": "rows",
+    "user": "users", "position": "position",
 }  # fmt: skip
+
+
+def _print_first_rows(result: Evaluation, metrics: list[str]) -> None:
+    """Print how trending items answer the first rows of new users, if the split has such rows.
+
+    These rows have no history and are not among the cases of the evaluated model. `metrics` are the
+    names to print.
+    """
+    first = result.first_rows
+    if not first:
+        return
+    title = f"First rows of new users: {first['cases']:,}, answered by trending items"
+    rows = [
+        [name, format_number(first["metrics"][name]), " to ".join(map(format_number, interval))]
+        for name, interval in first["intervals"].items()
+        if name in metrics
+    ]
+    print_table(title, ["", "mean", "95 % interval"], rows)
 
 
 # -- tuning and comparing --------------------------------------------------------------------------

@@ -1,4 +1,6 @@
 from talerec.data.click_sessions import synthetic_sessions as synthetic_sessions
+from talerec.data.durations import duration_seconds as duration_seconds
+from talerec.data.durations import parse_duration as parse_duration
 from talerec.data.fingerprints import fingerprint_log as fingerprint_log
 from talerec.data.fingerprints import fingerprint_rows as fingerprint_rows
 from talerec.data.frames import are_integers as are_integers
@@ -42,6 +44,9 @@ from talerec.data.row_kernels import reverse_rows as reverse_rows
 from talerec.data.row_kernels import sort_groups as sort_groups
 from talerec.data.row_kernels import update_trend_counts as update_trend_counts
 from talerec.data.row_kernels import user_ends as user_ends
+from talerec.data.sessions import join_baskets as join_baskets
+from talerec.data.sessions import session_positions as session_positions
+from talerec.data.sessions import split_sessions as split_sessions
 from talerec.data.summary import count_ties as count_ties
 from talerec.data.summary import describe as describe
 from talerec.data.summary import has_many_ties as has_many_ties

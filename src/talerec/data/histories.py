@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from talerec.runtime import Array
 
 _NO_TIMES = np.empty(0, np.int64)
 _NO_TIMES.flags.writeable = False
+_CHUNK_HISTORIES, _CHUNK_ROWS = 2**16, 2**22  # histories and rows worked on at a time
 UNTIMED = -FARTHEST // 2  # rows without a time have times before this one
 
 
@@ -163,6 +164,20 @@ class Histories:
         weight = None if self.weight is None else self.weight[low:high]
         rows = (self.item[low:high], self.time[low:high])
         return Histories(start - low, stop - low, *rows, now, weight)
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges a, b (b excluded) of histories, in order, that are worked on at a time.
+
+        A range has at most 65,536 histories and, unless it is a single history, at most 4,194,304
+        rows (history h has rows start[h]..stop[h]): so memory does not grow with their number.
+        """
+        ends = np.cumsum(self.stop - self.start)
+        a, n_rows = 0, 0
+        while a < len(ends):
+            b = int(np.searchsorted(ends, n_rows + _CHUNK_ROWS, "right"))
+            b = min(max(b, a + 1), a + _CHUNK_HISTORIES)
+            yield a, b
+            a, n_rows = b, int(ends[b - 1])
 
     def take(self, which: Array) -> Histories:
         """Return the histories at positions `which` (integers or a mask), in that order.

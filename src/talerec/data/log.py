@@ -5,7 +5,6 @@ Outside ids are translated to positions here; all later code works with position
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from talerec import columns
 from talerec.data.frames import as_polars, clean_ids
 from talerec.data.item_rows import described_rows, match_items
 from talerec.data.times import days_to_microseconds, parse_time_column
-from talerec.data.vocabulary import Vocabulary
+from talerec.data.vocabulary import Vocabulary, warn_of_null_ids
 from talerec.data.weights import normalize_by_mean, read_weights
 from talerec.errors import InvalidLogError, forward_renamed
 from talerec.runtime import Array
@@ -28,34 +27,9 @@ from talerec.runtime import Array
 _SHOWN_ROWS = 5  # in a notebook
 
 
-logger = logging.getLogger("talerec")
-
-
 def as_log(log: Log | Any) -> Log:
     """Return a log as it is, or the log of a frame with columns user_id, item_id, timestamp."""
     return log if isinstance(log, Log) else Log.from_frame(log)
-
-
-#: Spellings of a missing value; they are accepted as ids, with a warning.
-_NULL_WORDS = (
-    "NULL", "null", "nan", "NaN", "NAN", "None", "none", "NA", "N/A", "n/a", "<NA>", "undefined"
-)  # fmt: skip
-
-
-def _warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
-    """Log a warning for each id that looks like a missing value, such as NULL or NaN.
-
-    Such an id may merge the rows of many users. `name` is the column's name, `ids` its distinct
-    values (a Vocabulary, whose `ids` are a Polars series), and `codes` each row's position in
-    `ids`.
-    """
-    if ids.ids.dtype != pl.String:
-        return
-    for position in ids.ids.is_in(_NULL_WORDS).arg_true():
-        n_rows, word = int((codes == position).sum()), ids.ids[int(position)]
-        rows_have, them = ("row has", "it") if n_rows == 1 else ("rows have", "them")
-        message = "%s %s %s %r, treated as an id; remove %s if it means missing"
-        logger.warning(message, f"{n_rows:,}", rows_have, name, word, them)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,6 +71,10 @@ class Log:
         The mean that the weights were divided by; None for a log without weights.
     event, event_names : int16 array and tuple of str, optional
         The event of each row (view, buy ...), as a position among the names.
+    group, group_ids : int32 array and Vocabulary, optional
+        The session or basket of each row, as a position among their ids.
+    owners : polars.Series, optional
+        In a log whose users are sessions (`split_sessions`): the id of each session's user.
 
     Examples
     --------
@@ -131,6 +109,9 @@ class Log:
     catalogue: pl.DataFrame | None = None
     item_text: tuple[str, ...] = ()
     item_skip: tuple[str, ...] = ()
+    group: Array | None = None
+    group_ids: Vocabulary | None = None
+    owners: pl.Series | None = None
 
     @classmethod
     def from_frame(
@@ -145,6 +126,7 @@ class Log:
         weight: str | None = None,
         event: str | None = None,
         event_weights: Mapping[str, float] | None = None,
+        group: str | None = None,
     ) -> Log:
         """Return the log of a Polars, pandas or Arrow frame.
 
@@ -153,16 +135,17 @@ class Log:
         frame : DataFrame, LazyFrame or Arrow table
             Rows in any order; rows of one user and time stay in the order of the frame.
         user, item, time : str
-            The names of its columns; `time` None: there are no times, and rows stay in their order.
+            Its columns; `time` None: there are no times, and rows stay in their order.
         time_unit : {"s", "ms", "us", "ns"} or str, optional
-            The unit of times that are numbers; by default it follows from their size. Or the format
-            of times that are text: ``"%m/%d/%Y %H:%M"``.
-        any_time : bool
-            Whether times before 1970 and after 2100 are allowed.
-        weight : str, optional
-            The column of row weights; only ratios matter, and rows of weight 0 are dropped.
+            The unit of numbers (default: guessed from their size), or the format of text:
+            ``"%m/%d/%Y %H:%M"``.
+        any_time, weight : bool, and str, optional
+            Whether times before 1970 and after 2100 are allowed; and the column of row weights, of
+            which only ratios matter (rows of weight 0 are dropped).
         event, event_weights : str and dict, optional
             The column of events, and the weight of each event: ``{"view": 1, "buy": 10}``.
+        group : str, optional
+            The column of sessions or baskets: see `split_sessions`.
 
         Returns
         -------
@@ -173,21 +156,22 @@ class Log:
         InvalidLogError
             If a column is missing, or a row has no usable id or time; the message names it.
         """
-        needed = [name for name in (user, item, time) if name is not None]
-        table = as_polars(frame, needed, (weight, event))
+        needed = (user, item) if time is None else (user, item, time)
+        table = as_polars(frame, list(needed), (weight, event, group))
         if table.is_empty():
             raise InvalidLogError("the log is empty: it has no rows")
         weights = read_weights(table, weight, event, event_weights)
         users, user_code = Vocabulary.encode(clean_ids(table[user]))
         items, item_code = Vocabulary.encode(clean_ids(table[item]))
-        _warn_of_null_ids(user, users, user_code)
-        _warn_of_null_ids(item, items, item_code)
+        for column, ids, codes in ((user, users, user_code), (item, items, item_code)):
+            warn_of_null_ids(column, ids, codes)
         times, unit = np.zeros(len(table), np.int64), "none"
         if time is not None:
             times, unit = parse_time_column(table[time], time_unit, any_time=any_time)
-        del table
-        no_bounds, options = np.zeros(1, np.int64), weights._asdict()
-        unsorted = cls(no_bounds, item_code, times, users, items, unit=unit, **options)
+        options = weights._asdict()
+        if group is not None:
+            options["group_ids"], options["group"] = Vocabulary.encode(clean_ids(table[group]))
+        unsorted = cls(np.zeros(1, np.int64), item_code, times, users, items, unit=unit, **options)
         return unsorted._sort_by_user(user_code)
 
     def _sort_by_user(self, user: Array) -> Log:
@@ -280,7 +264,7 @@ class Log:
         begin: if users' numbers of rows change, the caller must replace it. A column is None if the
         log has none.
         """
-        names = ("item", "time", "trends", "weight", "event")
+        names = ("item", "time", "trends", "weight", "event", "group")
         columns = ((name, getattr(self, name)) for name in names)
         selected: Any = {name: None if column is None else column[rows] for name, column in columns}
         return replace(self, **selected)
@@ -323,6 +307,7 @@ class Log:
             items=self.items.take(items),
             info=None if self.info is None else self.info[items],
             catalogue=self._extend_catalogue(~used),
+            owners=None if self.owners is None else self.owners.gather(users),
         )
 
     def _extend_catalogue(self, leaving: Array) -> pl.DataFrame | None:

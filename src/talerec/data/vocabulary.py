@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -13,6 +14,8 @@ import polars as pl
 
 from talerec.errors import TalerecError, UnknownIdError
 from talerec.runtime import Array
+
+logger = logging.getLogger("talerec")
 
 _MAX_LOOKUPS = 1000  # ids: up to here, separate lookups are faster than a join
 _MAX_INTEGER = 10**38 - 1  # the largest integer that texts are sorted by
@@ -218,3 +221,25 @@ def sort_ids(ids: pl.Series) -> pl.Series:
     if integers.null_count() or not integers.is_between(-_MAX_INTEGER, _MAX_INTEGER).all():
         return ids.sort()
     return pl.DataFrame({"number": integers, "text": ids}).sort("number", "text")["text"]
+
+
+#: Spellings of a missing value; they are accepted as ids, with a warning.
+_NULL_WORDS = (
+    "NULL", "null", "nan", "NaN", "NAN", "None", "none", "NA", "N/A", "n/a", "<NA>", "undefined"
+)  # fmt: skip
+
+
+def warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
+    """Log a warning for each id that looks like a missing value, such as NULL or NaN.
+
+    Such an id may merge the rows of many users. `name` is the column's name, `ids` its distinct
+    values (a Vocabulary, whose `ids` are a Polars series), and `codes` each row's position in
+    `ids`.
+    """
+    if ids.ids.dtype != pl.String:
+        return
+    for position in ids.ids.is_in(_NULL_WORDS).arg_true():
+        n_rows, word = int((codes == position).sum()), ids.ids[int(position)]
+        rows_have, them = ("row has", "it") if n_rows == 1 else ("rows have", "them")
+        message = "%s %s %s %r, treated as an id; remove %s if it means missing"
+        logger.warning(message, f"{n_rows:,}", rows_have, name, word, them)

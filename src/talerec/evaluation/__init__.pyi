@@ -14,12 +14,13 @@ from talerec.evaluation.queries import THIRDS as THIRDS
 from talerec.evaluation.queries import TIME as TIME
 from talerec.evaluation.queries import CaseContext as CaseContext
 from talerec.evaluation.queries import build_case_rows as build_case_rows
+from talerec.evaluation.queries import case_groups as case_groups
 from talerec.evaluation.queries import history_lengths as history_lengths
 from talerec.evaluation.queries import merge_sums as merge_sums
 from talerec.evaluation.queries import sum_cases as sum_cases
 from talerec.evaluation.queries import target_gaps as target_gaps
-from talerec.evaluation.queries import write_result as write_result
 from talerec.evaluation.result import Evaluation as Evaluation
+from talerec.evaluation.saved_results import write_result as write_result
 from talerec.evaluation.trials import Tuning as Tuning
 from talerec.evaluation.trials import describe_setting as describe_setting
 from talerec.evaluation.tuning import check_tuning_ready as check_tuning_ready

@@ -19,6 +19,7 @@ from talerec.data import (
 )
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
+from talerec.evaluation.first_rows import rank_first_rows
 from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
 from talerec.evaluation.queries import build_case_frame
@@ -45,7 +46,7 @@ def evaluate(
     model
         A fitted model.
     split
-        From `leave_one_out` or `time_split`, or one split of `rolling_split`.
+        From `leave_one_out` or `time_split`, or one split of `rolling_split` or `every_row_split`.
     on
         The rows that are targets: "test" or "validation".
     k
@@ -113,6 +114,7 @@ def _build_result(
         fixed_order_metrics={},
         frame=pl.DataFrame(),
         users_without_target=split.without,
+        first_row_ranks=rank_first_rows(split),
     )
 
 
@@ -153,7 +155,7 @@ def evaluate_log(
     model, log
         The model, which is fitted here, and all rows.
     plan
-        How to split: "leave-one-out", "at:TIME" or "rolling:TIME,DAYS".
+        How to split: "leave-one-out", "every:TIME" or another text of `SplitPlan`.
     ties
         The order of rows with equal times: "file" (that of the log, which `order_ties` may have
         set), "item", "random:SEED", or several random orders such as "random:0..4".
@@ -209,16 +211,20 @@ def join_results(results: Sequence[Evaluation]) -> Evaluation:
     """Return one result with the cases of several results of one model.
 
     A case is one evaluated query, a row of `frame`. The results differ in the order of ties (rows
-    with equal times) or the time window. Coverage is averaged and seconds are added up; other
-    fields are those of the first result.
+    with equal times) or the time window. Coverage is averaged and seconds are added up. First rows
+    of new users, which do not depend on ties, are those of the first order; other fields are those
+    of the first result.
     """
     first = results[0]
     if len(results) == 1:
         return first
     names = first.coverage
+    ranks = [result.first_row_ranks for result in results if result.ties == first.ties]
+    first_rows = [frame for frame in ranks if frame is not None]
     return replace(
         first,
         coverage={name: float(np.mean([r.coverage[name] for r in results])) for name in names},
         seconds=sum_seconds(r.seconds for r in results),
         frame=pl.concat([r.frame for r in results], rechunk=True),
+        first_row_ranks=pl.concat(first_rows) if first_rows else None,
     )

@@ -6,11 +6,8 @@ cluster, cases that are equal in everything that metrics use become one row with
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,19 +15,22 @@ import polars as pl
 from talerec import columns
 from talerec.data import Histories
 from talerec.data.split import Cases, Split
-from talerec.errors import TalerecError
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions, novelty, row_means
-from talerec.runtime import Array, atomic_write
+from talerec.runtime import Array
 
 Means = dict[str, float | None]
 
 HEAD_SHARE = 0.2  # of the items: the most popular by training rows
-_METADATA = b"talerec"  # key of the facts in the metadata of a saved result
 _THIRDS = ("short", "mid", "long")
 GROUPS = {
     "popularity": ("head", "tail"), "gap": _THIRDS, "length": _THIRDS, "kind": ("repeat", "new"),
     "item_rows": ("none", "few", "many"),
 }  # fmt: skip
+#: Groups of cases that only some splits have (`Cases.labels`).
+SPLIT_GROUPS = {
+    "user": ("known", "new"), "position": ("2", "3", "4", "5", "6 to 10", "over 10"),
+}  # fmt: skip
+_ALL_GROUPS = {**GROUPS, **SPLIT_GROUPS}
 MANY_ROWS = 5  # training rows of an item, from which there are many
 TIES, WINDOW, TIME = "ties", "window", "time"
 CASES = "cases"  # number of equal cases that a row stands for; a frame without it has one per row
@@ -99,7 +99,22 @@ def build_case_frame(
     counts = np.bincount(split.train.item, minlength=len(split.train.items))
     thirds = (_find_thirds(values) for values in (target_gaps(cases), history_lengths(cases)))
     context = CaseContext(split.train.ties, split.window, counts, *thirds)
-    return build_case_rows(context, split.users.ids, cases, ranks, lists, ks, hide_seen=hide_seen)
+    frames = (
+        build_case_rows(
+            context, split.user_ids, cases.slice(a, b), ranks[a:b], lists[a:b], ks,
+            hide_seen=hide_seen,
+        )
+        for a, b in cases.histories.chunks()
+    )  # fmt: skip
+    return pl.concat(frames, rechunk=True)
+
+
+def case_groups(frame: pl.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the groupings that a frame of cases has, with the names of their groups in order.
+
+    A case is one evaluated query, a row; a grouping, such as popularity, is a column.
+    """
+    return {column: names for column, names in _ALL_GROUPS.items() if column in frame.columns}
 
 
 def target_gaps(cases: Cases) -> Array:
@@ -149,7 +164,8 @@ def build_case_rows(
             "gap": _label_thirds("gap", gap, context.gap),
             "length": _label_thirds("length", length, context.length),
             "kind": _labels("kind", ~_is_repeat(items, cases.target)),
-            "item_rows": _label_rows(_append_zero(counts)[cases.target]),
+            "item_rows": label_item_rows(_append_zero(counts)[cases.target]),
+            **{column: _labels(column, codes) for column, codes in cases.labels.items()},
             "gap_us": gap,
             "history_length": length,
             TARGET_ROWS: _append_zero(counts)[cases.target],
@@ -217,7 +233,7 @@ def _label_popularity(counts: Array, target: Array) -> pl.Series:
     return _labels("popularity", is_tail[target])
 
 
-def _label_rows(n_rows: Array) -> pl.Series:
+def label_item_rows(n_rows: Array) -> pl.Series:
     """Return none, few (1 to 4) or many for each target's number of training rows."""
     return _labels("item_rows", np.add(n_rows > 0, n_rows >= MANY_ROWS, dtype=np.int8))
 
@@ -238,18 +254,22 @@ def _label_thirds(column: str, values: Array, bounds: tuple[float, float]) -> pl
 
 
 def _labels(column: str, codes: Array) -> pl.Series:
-    """Return, for each code, the name of that group of a column of `GROUPS`.
+    """Return, for each code, the name of that group of a grouping, such as popularity.
 
     codes: 0, 1, ... in the order of the groups, such as head, tail. Much faster than an array of
     text.
     """
-    return pl.Series(GROUPS[column]).gather(codes.astype(np.uint32))
+    return pl.Series(_ALL_GROUPS[column]).gather(codes.astype(np.uint32))
 
 
 # -- sums of cases ---------------------------------------------------------------------------------
 
 _NO_LIST, _NO_HISTORY = "no_list", "no_history"  # cases without a value of these means
-_KEYS = (TIES, WINDOW, RANK, RANK_HIDDEN, *GROUPS, _NO_LIST, _NO_HISTORY)
+
+
+def _find_keys(frame: pl.DataFrame) -> list[str]:
+    """Return the columns of a frame of cases in which equal cases agree: ranks, groups ..."""
+    return [TIES, WINDOW, RANK, RANK_HIDDEN, *case_groups(frame), _NO_LIST, _NO_HISTORY]
 
 
 def sum_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
@@ -281,7 +301,7 @@ def _group_cases(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     row per case, or sums of cases that are added up again.
     """
     sums = pl.col(CASES, HISTORY_ROWS, *_list_names(ks)).sum()
-    return frame.group_by(_KEYS, maintain_order=True).agg(sums)
+    return frame.group_by(_find_keys(frame), maintain_order=True).agg(sums)
 
 
 def _list_names(ks: Sequence[int]) -> list[str]:
@@ -296,7 +316,8 @@ def merge_sums(parts: Iterable[pl.DataFrame], ks: Sequence[int]) -> pl.DataFrame
     `ks` are the cutoffs of the list columns. A mean is null where its cases have no list, or no
     known item in the history.
     """
-    whole = _group_cases(pl.concat(parts), ks).sort(_KEYS)
+    whole = _group_cases(pl.concat(parts), ks)
+    whole = whole.sort(_find_keys(whole))
     flags = {HISTORY_ROWS: _NO_HISTORY, **dict.fromkeys(_list_names(ks), _NO_LIST)}
     means = (
         pl.when(~pl.col(flag)).then(pl.col(name) / pl.col(CASES)).alias(name)
@@ -331,48 +352,3 @@ def mean_expression(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
 def count_cases(frame: pl.DataFrame) -> int:
     """Return the number of cases in a frame: its rows, or the sum of its column `cases`."""
     return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)
-
-
-# -- saved results ---------------------------------------------------------------------------------
-
-
-def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.DataFrame]) -> Path:
-    """Write frames of cases, one after the other, and facts (JSON) to a Parquet file.
-
-    A frame has one row per evaluated case; all have the same columns. The facts are
-    `Evaluation.facts()`, in the metadata. The file appears only once it is complete.
-    """
-    import pyarrow.parquet as pq
-
-    tables = (frame.to_arrow() for frame in frames)
-    first = next(tables)
-    schema = first.schema.with_metadata({_METADATA: json.dumps(facts)})
-    with atomic_write(path) as unfinished, pq.ParquetWriter(unfinished, schema) as file:
-        for table in chain([first], tables):
-            file.write_table(table.cast(schema))
-    return Path(path)
-
-
-def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the frame of cases of a saved result, and the facts in its metadata.
-
-    A case is one evaluated query, a row with the rank of its target. The facts are the other fields
-    of the result, by their names in JSON. Version 0.2 wrote rank 0 for a target without a rank; the
-    frame has null there. TalerecError if the file does not exist, or was not written by
-    `write_result`.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-        facts = dict(json.loads(table.schema.metadata[_METADATA]))
-    except FileNotFoundError:
-        raise TalerecError(f"there is no file {path}") from None
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
-        message = f"{path} is not a saved result; evaluate with `out` to write one"
-        raise TalerecError(message, "out") from None
-    frame = pl.DataFrame(table.replace_schema_metadata(None))
-    if "item_rows" not in frame.columns:  # written before version 0.3
-        frame = frame.with_columns(_label_rows(frame[TARGET_ROWS].to_numpy()).alias("item_rows"))
-    return frame.with_columns(pl.col(RANK, RANK_HIDDEN).replace(0, None)), facts

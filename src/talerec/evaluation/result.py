@@ -14,31 +14,31 @@ from talerec import columns
 from talerec.data import tie_warning
 from talerec.errors import TalerecError, forward_renamed
 from talerec.evaluation import result_text
+from talerec.evaluation.first_rows import describe_first_rows
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
     CASES,
-    GROUPS,
     HISTORY_ROWS,
     LIST_ROWS,
     NOVELTY,
     TIES,
     WINDOW,
     Means,
+    case_groups,
     count_cases,
     mean_expression,
     mean_metrics,
-    read_result,
-    write_result,
 )
 from talerec.evaluation.result_text import format_metric
+from talerec.evaluation.saved_results import find_model_class, read_result, write_result
 from talerec.evaluation.user_sums import ALL_CASES, UserSums, select_user_sums, sum_case_users
 from talerec.models.core import add_former_names, use_current_names
 from talerec.runtime import memory
 
 #: Fields of `Evaluation` whose names in JSON and in saved results differ.
 _JSON_NAMES = {"fixed_order_metrics": "beside", "users_without_target": "without"}
-_FRAMES = ("frame", "user_sums")  # fields that are not facts
+_FRAMES = ("frame", "user_sums", "first_row_ranks")  # fields that are not facts
 #: Attributes that were renamed in version 0.3: old name -> new name.
 _FORMER = {"asked": "description", **{old: new for new, old in _JSON_NAMES.items()}}
 
@@ -77,6 +77,9 @@ class Evaluation:
         For a split with a target event: users without such an event, who are excluded.
     user_sums
         From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
+    first_row_ranks
+        For a split of every row: ranks of the first rows of new users, which are not among the
+        cases, in the order of trending items (see `rank_first_rows`); not saved.
 
     Examples
     --------
@@ -107,6 +110,7 @@ class Evaluation:
     frame: pl.DataFrame
     users_without_target: int = 0
     user_sums: pl.DataFrame | None = None
+    first_row_ranks: pl.DataFrame | None = None
 
     if not TYPE_CHECKING:  # former names
         __getattr__ = forward_renamed(_FORMER)
@@ -238,10 +242,10 @@ class Evaluation:
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Means]]:
-        """Column of `GROUPS` (popularity, ...) -> group -> number of cases and mean metrics."""
+        """Grouping (popularity, ...) -> group -> number of cases and mean metrics."""
         return {
             column: {name: self._group_means(column, name) for name in parts}
-            for column, parts in GROUPS.items()
+            for column, parts in case_groups(self.frame).items()
         }
 
     def _group_means(self, column: str, name: str) -> Means:
@@ -252,6 +256,11 @@ class Evaluation:
     def group(self, column: str, name: str) -> pl.DataFrame:
         """Return the cases of one group, such as `popularity`, `head`."""
         return self.frame.filter(pl.col(column) == name)
+
+    @cached_property
+    def first_rows(self) -> dict[str, Any]:
+        """How trending items answer first rows of new users: cases, users, metrics, intervals."""
+        return describe_first_rows(self.first_row_ranks, self.ks)
 
     @cached_property
     def notes(self) -> list[str]:
@@ -308,6 +317,7 @@ class Evaluation:
             "intervals_hidden": self.intervals_hidden,
             "lists": self.lists,
             "groups": self.groups,
+            "first_rows": self.first_rows,
             "orders": self.orders,
             "spread": self.spread,
             "windows": self.windows if self.frame[WINDOW].n_unique() > 1 else [],
@@ -321,7 +331,7 @@ class Evaluation:
         Parameters of the model that were renamed are there under their former names, too.
         """
         facts = {json_name: getattr(self, name) for name, json_name in _fact_names().items()}
-        kind = _find_class(self.model)
+        kind = find_model_class(self.model)
         return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
 
     def save(self, path: str | Path) -> Path:
@@ -379,7 +389,7 @@ class Evaluation:
                 " evaluate again"
             )
         values = {name: facts[json_name] for name, json_name in names.items()}
-        if kind := _find_class(values["model"]):
+        if kind := find_model_class(values["model"]):
             values["params"] = use_current_names(kind, values["params"])
         return cls(**{**values, "ks": tuple(values["ks"])}, frame=frame)
 
@@ -388,13 +398,3 @@ def _fact_names() -> dict[str, str]:
     """Return the fields of an evaluation, except its frames: name -> name in JSON."""
     names = (field.name for field in fields(Evaluation))
     return {name: _JSON_NAMES.get(name, name) for name in names if name not in _FRAMES}
-
-
-def _find_class(model: str) -> type | None:
-    """Return the class of a model's name; None for a third-party model that is not imported."""
-    from talerec.models import registered_class
-
-    try:
-        return registered_class(model)
-    except TalerecError:
-        return None

@@ -15,7 +15,7 @@ import polars as pl
 
 from talerec import columns
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
-from talerec.evaluation.queries import GROUPS
+from talerec.evaluation.queries import GROUPS, case_groups
 from talerec.runtime import Array
 
 #: Columns of a frame of cases that a table of sums over users is computed from.
@@ -99,7 +99,7 @@ def tabulate_user_sums(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:
     ("all", "all") stands for all cases. The other columns are the fields of `UserSums`.
     """
     parts = {ALL_CASES: frame}
-    for column, names in GROUPS.items():
+    for column, names in case_groups(frame).items():
         parts |= {(column, name): frame.filter(pl.col(column) == name) for name in names}
     tables = []
     for rank in (RANK, RANK_HIDDEN):

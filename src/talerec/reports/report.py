@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from talerec.evaluation import (
-    GROUPS,
     LIST_ROWS,
     TARGET_ROWS,
     TIME,
@@ -36,6 +35,8 @@ _GROUP_WORDS = {
     "length": "Length of the history",
     "kind": "Whether the target is an item of the history or a new one",
     "item_rows": "Training rows of the item: none, few (1 to 4) or many",
+    "user": "Whether the user has training rows, or is new since the model was fitted",
+    "position": "Position of the target in its session",
 }
 
 
@@ -126,6 +127,7 @@ def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
     return [
         page.figure(_group_bars(results, column, metric), words)
         for column, words in _GROUP_WORDS.items()
+        if all(column in result.groups for result in results.values())
     ]
 
 
@@ -134,11 +136,11 @@ def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> 
 
     results : evaluations by name of the model, on the same cases (held-out rows); column :
     "popularity", "gap" (time since the previous event), "length" (of the history), "kind"
-    (repeat or new item) or "item_rows" (training rows of the item). Groups without cases are left
-    out.
+    (repeat or new item), "item_rows" (training rows of the item) or "user" (whether the user has
+    training rows). Groups without cases are left out.
     """
     first = next(iter(results.values()))
-    cases = {part: first.groups[column][part]["cases"] for part in GROUPS[column]}
+    cases = {part: group["cases"] for part, group in first.groups[column].items()}
     names = {part: f"{part} ({count:,})" for part, count in cases.items() if count}
     series = []
     for label, result in results.items():

@@ -7,13 +7,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from talerec.data import duration_seconds
 from talerec.errors import TalerecError
 from talerec.serve.tokens import TOKEN_VARIABLE, Tokens, check_token, parse_tokens, read_token_file
 from talerec.store import ID_KINDS
 
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_INTERVAL = re.compile(r"(?:every=)?(\d+(?:\.\d+)?)([smhd])")
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     **dict.fromkeys(("workers", "max_body", "max_history", "max_k", "max_batch", "max_items"), 1),
@@ -209,13 +208,13 @@ def parse_interval(text: str, name: str = "learn") -> float:
 
     Anything else, and zero, raises TalerecError; `name` is the parameter in the message.
     """
-    match = _INTERVAL.fullmatch(text.strip())
-    if match is None or not float(match[1]):
+    seconds = duration_seconds(text.strip().removeprefix("every="))
+    if seconds is None:
         message = f"`{name}` is {text!r}; it takes every=30s, every=10m, every=2h or every=1d"
         if name != "learn":
             message = message.replace("every=", "")
         raise TalerecError(message, name)
-    return float(match[1]) * _SECONDS[match[2]]
+    return seconds
 
 
 def is_local(settings: Settings) -> bool:

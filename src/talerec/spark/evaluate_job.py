@@ -121,11 +121,11 @@ def evaluate(
 
 
 def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
-    """Raise TalerecError if Spark cannot fit the model, or if the split is not by time.
+    """Raise TalerecError if Spark cannot fit the model, or does not know the kind of split.
 
     on: "test" or "validation", which rows are evaluated.
     """
-    if not plan.is_by_time:
+    if plan.kind not in ("at", "rolling"):
         raise TalerecError(
             f"Spark does not split by {plan.text}; it takes splits by time: "
             "at:TIME or rolling:TIME,DAYS"

@@ -32,7 +32,7 @@ logger = logging.getLogger("talerec")
 class ReadOptions:
     """Which columns to read from a source of a log, and how."""
 
-    columns: dict[str, str]  # role (user, item, time, weight, event) -> column name
+    columns: dict[str, str]  # role (user, item, time, weight, event, group) -> column name
     sep: str | None = None  # field separator of text files; None: by the file's ending
     query: str | None = None  # the SQL query to send, if the source is a database
     any_order: bool = False  # whether the query needs no `order by`
@@ -63,7 +63,7 @@ class LogPart:
     """One file of a log, or the result of a query: its rows, and its columns by role."""
 
     name: str  # the file's path, or the database's address without passwords, for messages
-    columns: dict[str, str]  # role (user, item, time, weight, event) -> column of `frame`
+    columns: dict[str, str]  # role (user, item, time, weight, event, group) -> column of `frame`
     frame: pl.LazyFrame  # the rows, with the columns to read
     text_ids: frozenset[str]  # columns that are text because the file format has only text
     is_text: bool = False  # whether every value was read as text, into memory
@@ -72,9 +72,9 @@ class LogPart:
 def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
     """Return the needed columns of one file of a log as a part of the log.
 
-    `options` has the columns by role (user, item, time, weight, event) and the field separator.
-    Folders called name=value in the file's path (Hive partitions) are columns too. Text files are
-    read into memory as text; other files are not yet read.
+    `options` has the columns by role (user, item, time ...) and the field separator. Folders
+    called name=value in the file's path (Hive partitions) are columns too. Text files are read into
+    memory as text; other files are not yet read.
     """
     sep = options.sep
     with report_read_errors(file, sep):
@@ -94,7 +94,7 @@ def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
 
 
 def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
-    """Return the names of the columns to read, by role (user, item, time, weight, event).
+    """Return the names of the columns to read, by role (user, item, time ...).
 
     `present` are the file's columns; `options.columns` has the names asked for, by role. Where a
     default name (user_id, item_id, timestamp) is missing, the names of published logs (MovieLens,
@@ -158,10 +158,11 @@ def _join_parts(parts: list[LogPart], frame_options: dict[str, Any]) -> Log:
     frames = [_rename_columns(part, names) for part in parts]
     if "time" in names:
         _refuse_mixed_times(parts, frames, names["time"])
-    for role in ("user", "item"):
+    ids = [role for role in ("user", "item", "group") if role in names]
+    for role in ids:
         frames = _unify_ids(frames, names[role])
     table = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
-    text_ids = [names[role] for role in ("user", "item") if _may_be_integers(parts, frames, role)]
+    text_ids = [names[role] for role in ids if _may_be_integers(parts, frames, role)]
     parts.clear()  # text takes more memory than the log
     frames.clear()
     table = _cast_integer_ids(table, text_ids) if text_ids else table

@@ -26,9 +26,8 @@ def read_log(
     time: str | None = columns.TIME,
     time_unit: str | None = None,
     any_time: bool = False,
-    weight: str | None = None,
-    event: str | None = None,
-    event_weights: Mapping[str, float] | None = None,
+    weight: str | None = None, event: str | None = None,
+    event_weights: Mapping[str, float] | None = None, group: str | None = None,
     items: str | Path | None = None,
     item_key: str | None = None,
     item_title: str | None = None,
@@ -48,7 +47,7 @@ def read_log(
         A file, a folder (Hive partitions are columns), a pattern such as ``logs/*.csv``, ``-`` for
         standard input, a named pipe, an address (http, s3, gs, az), or a database. Paths are read
         in their order, files of a folder by name.
-    user, item, time, time_unit, any_time, weight, event, event_weights
+    user, item, time, time_unit, any_time, weight, event, event_weights, group
         As in `Log.from_frame`.
     items, item_key, item_title, items_sep, item_text, item_skip
         An item table (see `read_items`), its columns of ids (by default named as in the log, or
@@ -71,8 +70,9 @@ def read_log(
     200
     """
     table = None if items is None else read_log_items(items, item_key, item, item_title, items_sep)
-    roles = {"user": user, "item": item, "time": time, "weight": weight, "event": event}
-    names = {role: name for role, name in roles.items() if name is not None}
+    roles = ("user", "item", "time", "weight", "event", "group")
+    chosen = zip(roles, (user, item, time, weight, event, group), strict=True)
+    names = {role: name for role, name in chosen if name is not None}
     options = ReadOptions(names, sep, query, any_order, lacks_time)
     log = read_parts(
         path, options, time_unit=time_unit, any_time=any_time, event_weights=event_weights

@@ -1,8 +1,9 @@
+from talerec.data.split.cases import Cases as Cases
+from talerec.data.split.cases import RowItems as RowItems
+from talerec.data.split.cases import build_cases as build_cases
+from talerec.data.split.every_row import every_row_split as every_row_split
 from talerec.data.split.plans import SplitPlan as SplitPlan
-from talerec.data.split.splits import Cases as Cases
-from talerec.data.split.splits import RowItems as RowItems
 from talerec.data.split.splits import Split as Split
-from talerec.data.split.splits import build_cases as build_cases
 from talerec.data.split.splits import find_targets as find_targets
 from talerec.data.split.splits import leave_one_out as leave_one_out
 from talerec.data.split.splits import time_split as time_split

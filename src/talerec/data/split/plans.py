@@ -1,12 +1,15 @@
-"""A way to split a log, described by text: leave-one-out, at:TIME or rolling:TIME,DAYS."""
+"""A way to split a log, described by text: leave-one-out, at:TIME, every:TIME and others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from talerec.data import Log, parse_time_text
+import numpy as np
+
+from talerec.data import Log, parse_duration, parse_time_text
 from talerec.data.split import windows
+from talerec.data.split.every_row import LAST, every_row_split, find_cutoff, parse_share
 from talerec.data.split.splits import Split, leave_one_out, rolling_split, time_split
 from talerec.data.split.windows import TEST, VALIDATION, FindEarlierCut, TimeWindow
 from talerec.errors import TalerecError
@@ -14,8 +17,10 @@ from talerec.errors import TalerecError
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """A way to split a log, given as text: leave-one-out, at:TIME or rolling:TIME,DAYS.
+    """A way to split a log, given as text: leave-one-out, at:TIME, every:TIME ...
 
+    The texts are leave-one-out, at:TIME, last:10%, rolling:TIME,DAYS, every:TIME and
+    every:TIME,7d, which refits the model every 7 days; for every, TIME may be last:10%.
     TalerecError if the text is something else.
     """
 
@@ -24,27 +29,52 @@ class SplitPlan:
     target: str | None = None  # leave-one-out: the event to predict, such as "buy"
 
     def __post_init__(self) -> None:
-        kind, _, rest = self.text.partition(":")
         if self.target is not None and self.text != "leave-one-out":
             raise TalerecError("`target` goes with `split` leave-one-out alone", "target", "split")
         if self.text == "leave-one-out":
             return
-        if kind == "at":
-            parse_time_text(rest)  # a mistake is found before the log is read
-        elif kind == "rolling":
+        if self.kind == "at":
+            parse_time_text(self._rest)  # a mistake is found before the log is read
+        elif self.kind == "last":
+            parse_share(self.text)
+        elif self.kind == "rolling":
             parse_time_text(self._window()[0])
+        elif self.kind == "every":
+            cutoff, refit_every = self._cutoff()
+            parse_share(cutoff) if cutoff.startswith(LAST) else parse_time_text(cutoff)
+            if refit_every is not None:
+                parse_duration(refit_every, "refit_every")
         else:
             raise TalerecError(
-                f"`split` is {self.text!r}; it takes leave-one-out, at:TIME or rolling:TIME,DAYS",
+                f"`split` is {self.text!r}; it takes leave-one-out, at:TIME, last:10%, "
+                "rolling:TIME,DAYS or every:TIME",
                 "split",
             )
+
+    @property
+    def kind(self) -> str:
+        """The kind of split: leave-one-out, at, last, rolling or every; `text` begins with it."""
+        return self.text.partition(":")[0]
+
+    @property
+    def _rest(self) -> str:
+        """What follows the kind of split and a colon in `text`: TIME of at:TIME."""
+        return self.text.partition(":")[2]
+
+    def _cutoff(self) -> tuple[str, str | None]:
+        """Return TIME and the refit interval of "every:TIME,7d"; None for "every:TIME".
+
+        `self.text` is the text; TIME is a time or last:10%.
+        """
+        cutoff, comma, refit_every = self._rest.partition(",")
+        return cutoff, refit_every if comma else None
 
     def _window(self) -> tuple[str, float]:
         """Return TIME and DAYS of the text "rolling:TIME,DAYS"; TalerecError if it is malformed.
 
         `self.text` is the text; TIME is where the first test period begins, DAYS its length.
         """
-        moment, _, days = self.text.partition(":")[2].rpartition(",")
+        moment, _, days = self._rest.rpartition(",")
         try:
             return moment, float(days)
         except ValueError:
@@ -66,31 +96,28 @@ class SplitPlan:
     def splits(self, log: Log, on: str = TEST) -> Iterator[Split]:
         """Yield the splits of a log, one or (rolling) several; `on` is "test" or "validation".
 
-        `self.text` is leave-one-out, at:TIME or rolling:TIME,DAYS. A split has training rows, and
+        `self.text` says how, from leave-one-out to every:TIME. A split has training rows, and
         held-out cases of `on`: histories and their next items. For leave-one-out, `refit` trains on
         validation rows too, and `target` is the event to predict.
         """
         self.check(on)
-        kind, _, rest = self.text.partition(":")
-        if kind == "rolling":
+        if self.kind == "every":
+            cutoff, refit_every = self._cutoff()
+            yield from every_row_split(log, cutoff, refit_every=refit_every, on=on)
+        elif self.kind == "rolling":
             yield from rolling_split(log, *self._window(), on=on)
-        elif kind == "at":
-            yield time_split(log, rest, on=on)
+        elif self.kind == "at":
+            yield time_split(log, self._rest, on=on)
+        elif self.kind == "last":
+            when = np.datetime64(find_cutoff(log, self.text), "us")
+            yield replace(time_split(log, when, on=on), name=self.text)
         else:
             yield leave_one_out(log, refit=self.refit, target=self.target)
-
-    @property
-    def is_by_time(self) -> bool:
-        """Whether a time splits the log (at:, rolling:), rather than each user's number of rows.
-
-        `self.text` is leave-one-out, at:TIME or rolling:TIME,DAYS.
-        """
-        return self.text != "leave-one-out"
 
     def windows(
         self, on: str, unit: str, last: int, find_earlier_cut: FindEarlierCut
     ) -> list[TimeWindow]:
-        """Return the test periods of a split by time, without reading the rows of the log.
+        """Return the test periods of at: or rolling:, without reading the rows of the log.
 
         on : the periods that are held out: "test" or "validation"
         unit, last : the log's time unit, and its last time in microseconds
@@ -102,4 +129,4 @@ class SplitPlan:
         self.check(on)
         if self.text.startswith("rolling:"):
             return windows.rolling_windows(*self._window(), unit, last, on)
-        return [windows.time_window(self.text.partition(":")[2], unit, on, find_earlier_cut)]
+        return [windows.time_window(self._rest, unit, on, find_earlier_cut)]

@@ -5,47 +5,18 @@ Whatever a model learns, its vocabulary too, comes from the training rows of a s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
-from talerec.data import Histories, Log, TimeLike, Vocabulary, as_log
+from talerec.data import Log, TimeLike, Vocabulary, as_log
 from talerec.data.split import windows
+from talerec.data.split.cases import Cases, build_cases, select_training_rows
 from talerec.data.split.windows import TEST, VALIDATION, NoCasesError, TimeWindow
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array
-
-
-@dataclass(frozen=True, eq=False)
-class Cases:
-    """Held-out cases: after history c, item target[c] came next, at target_time[c].
-
-    A case is a user's history and the next item, which a model has to predict. All arrays have one
-    entry per case.
-    """
-
-    user: Array  # positions among the users of the log that was split
-    histories: Histories  # the rows before each target
-    target: Array  # positions in the training vocabulary; -1 for an unknown item
-    target_time: Array  # microseconds since 1970
-    #: item of each row of the split log, in the vocabulary of `Log.with_catalogue`; None: as above
-    catalogue_items: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-    def with_catalogue(self) -> Cases:
-        """Return the cases with items of the training log's catalogue, as `Log.with_catalogue`.
-
-        These are items that the item table describes, but that have no training row; they have
-        positions after all others. Without an item table, the cases are returned as they are.
-        """
-        items = self.catalogue_items
-        if items is None:
-            return self
-        histories = replace(self.histories, item=items)
-        return replace(self, histories=histories, target=items[self.histories.stop])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +24,7 @@ class Split:
     """Training rows and the test cases held out from them.
 
     A case is a user's history and the item that came next. Splits are returned by `leave_one_out`,
-    `time_split` and `rolling_split`.
+    `time_split`, `rolling_split` and `every_row_split`.
 
     Parameters
     ----------
@@ -71,6 +42,10 @@ class Split:
         Whether the validation rows are among the training rows.
     without : int
         For a split with a target event: how many users have no such row after another one.
+    first_rows : Cases or None
+        For `every_row_split`: cases without a history, the first rows of new users.
+    owners : polars.Series, optional
+        If the users are sessions: the id of each session's user.
 
     Examples
     --------
@@ -88,6 +63,13 @@ class Split:
     window: str = ""
     refit: bool = False
     without: int = 0
+    first_rows: Cases | None = None
+    owners: pl.Series | None = None
+
+    @property
+    def user_ids(self) -> pl.Series:
+        """The id of each user, or of each session's user: the unit of statistics."""
+        return self.users.ids if self.owners is None else self.owners
 
     def __repr__(self) -> str:
         held_out = [(self.validation, VALIDATION), (self.test, TEST)]
@@ -187,11 +169,11 @@ def _hold_out(log: Log, name: str, last: Array, before: Array, refit: bool) -> S
     sizes = np.diff(np.column_stack([log.ptr[:-1], ends, log.ptr[1:]]))
     train = np.repeat(np.tile([True, False], len(ends)), sizes.ravel())
     log = log.normalize_weights(train)
-    training, items = _training_log(log, train)
+    training, items = select_training_rows(log, train)
     tested, validated = np.flatnonzero(last >= 0), np.flatnonzero(before >= 0)
     test = build_cases(log, items, tested, last[tested])
     validation = None if refit else build_cases(log, items, validated, before[validated])
-    return Split(name, log.users, training, validation, test, refit=refit)
+    return Split(name, log.users, training, validation, test, refit=refit, owners=log.owners)
 
 
 def time_split(log: Log, moment: TimeLike, *, on: str = TEST) -> Split:
@@ -228,7 +210,7 @@ def time_split(log: Log, moment: TimeLike, *, on: str = TEST) -> Split:
     log = as_log(log)
     if log.unit == "none":
         raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
-    window = windows.time_window(moment, log.unit, on, lambda when: _earlier_cut(log, when))
+    window = windows.time_window(moment, log.unit, on, lambda when: find_earlier_cut(log, when))
     return _split_at_window(log, window, on)
 
 
@@ -266,18 +248,30 @@ def rolling_split(log: Log, moment: TimeLike, days: float, *, on: str = TEST) ->
     [1487, 1645, 1853]
     """
     last = int(log.time.max()) if log.rows else None
+    periods = windows.rolling_windows(moment, days, log.unit, last, on)
+    return split_at_windows(periods, lambda window: _split_at_window(log, window, on))
+
+
+def split_at_windows(
+    periods: Sequence[TimeWindow], split_at: Callable[[TimeWindow], Split]
+) -> list[Split]:
+    """Return the split at each of several test periods, without those that have no case.
+
+    A case is a held-out row with a history. `split_at` returns the split at a period, or raises
+    NoCasesError. TalerecError if no period has a case.
+    """
     splits = []
-    for window in windows.rolling_windows(moment, days, log.unit, last, on):
+    for window in periods:
         try:
-            splits.append(_split_at_window(log, window, on))
+            splits.append(split_at(window))
         except NoCasesError:
             continue
     if not splits:
-        raise windows.no_window_error(f"rolling:{moment},{days:g}")
+        raise windows.no_window_error(periods[0].name)
     return splits
 
 
-def _earlier_cut(log: Log, when: int) -> int:
+def find_earlier_cut(log: Log, when: int) -> int:
     """Return the time (microseconds) that splits the rows before `when` as it splits all rows.
 
     At most half of the rows before `when` lie after the time returned; they are for validation.
@@ -299,10 +293,12 @@ def _split_at_window(log: Log, window: TimeWindow, on: str) -> Split:
     if not users.size:
         raise windows.no_users_error()
     log = log.normalize_weights(train)
-    training, items = _training_log(log, train)
+    training, items = select_training_rows(log, train)
     cases = build_cases(log, items, users, target)
     test, validation = (cases, None) if on == TEST else (None, cases)
-    return Split(window.name, log.users, training, validation, test, window=window.words)
+    return Split(
+        window.name, log.users, training, validation, test, window=window.words, owners=log.owners
+    )
 
 
 def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
@@ -319,42 +315,3 @@ def find_targets(log: Log, window: TimeWindow) -> tuple[Array, Array]:
         is_case[is_case] = log.time[target[is_case]] < window.end
     users = np.flatnonzero(is_case)
     return users, target[users]
-
-
-def _training_log(log: Log, train: Array) -> tuple[Log, RowItems]:
-    """Return the training rows as a log with its own vocabulary, and every row's item in it.
-
-    `train` is a boolean mask of the log's rows.
-    """
-    training = log.keep(train).compact()
-    renumber = np.full(len(log.items), -1, np.int32)
-    renumber[np.unique(log.item[train])] = np.arange(len(training.items), dtype=np.int32)
-    if training.catalogue is None:
-        return training, RowItems(renumber[log.item])
-    extended = training.with_catalogue().items.codes(log.items.ids)
-    return training, RowItems(renumber[log.item], extended[log.item])
-
-
-class RowItems(NamedTuple):
-    """The item of every row of a log, as a position in the vocabulary of the training rows.
-
-    training   positions among the items of the training rows; -1 for others
-    catalogue  the same, with items of the training log's catalogue (which the item table describes)
-               after all others; None without an item table
-    """
-
-    training: Array
-    catalogue: Array | None = None
-
-
-def build_cases(log: Log, items: RowItems, users: Array, target: Array) -> Cases:
-    """Return a case per user: the rows before row `target`, requested at that row's time.
-
-    A case is a history and the item that came next. `users` are positions; user u's rows begin at
-    log.ptr[u], and `target` has the row number of each user's held-out row. `items` has each row's
-    item in the training vocabulary.
-    """
-    when = log.time[target]
-    rows = (log.ptr[users], target, items.training, log.time)
-    histories = Histories(*rows, now=when, weight=log.weight)
-    return Cases(users, histories, items.training[target], when, items.catalogue)

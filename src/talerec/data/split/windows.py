@@ -97,14 +97,49 @@ def rolling_windows(
         message = f"windows of {days:g} days are shorter than a microsecond: give more days"
         raise TalerecError(message)
     last = first - 1 if last is None else last
+    return _consecutive_windows(f"{_ROLLING}{cutoff},{days:g}", first, width, last, on)
+
+
+def every_row_windows(
+    name: str,
+    when: int,
+    refit_every: int | None,
+    last: int,
+    on: str,
+    find_earlier_cut: FindEarlierCut,
+) -> list[TimeWindow]:
+    """Return the test periods of a split in which each row from a cutoff on is a target.
+
+    name : of the split, for messages and results
+    when : the cutoff, in microseconds
+    refit_every : microseconds after which the model is fitted anew, which is the length of a
+        period; None: one period, from the cutoff on
+    last : the last time of the log, in microseconds
+    on : "test", or "validation" for periods that end at the cutoff
+    find_earlier_cut : function from the cutoff to the time at which the validation period begins
+
+    TalerecError if there would be over 1,000 periods, or no row lies after the cutoff.
+    """
+    if refit_every is not None:
+        return _consecutive_windows(name, when, refit_every, last, on)
+    if on == TEST:
+        return [TimeWindow(name, when, None)]
+    return [TimeWindow(name, find_earlier_cut(when), when)]
+
+
+def _consecutive_windows(name: str, first: int, width: int, last: int, on: str) -> list[TimeWindow]:
+    """Return windows of `width` microseconds from time `first` to `last`, the log's last time.
+
+    With `on` "validation" there are as many windows, and the last one ends at `first`. `name` is
+    that of the split. TalerecError if there would be no window, or over 1,000.
+    """
     count = -(-(last + 1 - first) // width)
     if not 1 <= count <= _MAX_WINDOWS:
-        too_many = f"{count:,} windows are more than {_MAX_WINDOWS:,}: give more days"
+        too_many = f"{count:,} windows are more than {_MAX_WINDOWS:,}: make them longer"
         problem = "no row lies after the first window begins" if count < 1 else too_many
-        raise TalerecError(f"rolling from {cutoff} by {days:g} days: {problem}")
+        raise TalerecError(f"{name}: {problem}")
     if on == VALIDATION:
         first -= count * width
-    name = f"{_ROLLING}{cutoff},{days:g}"
     starts = range(first, first + count * width, width)
     return [TimeWindow(name, start, start + width) for start in starts]
 

@@ -20,7 +20,7 @@ from talerec.models.core.scorer import Scorer, TopItems
 from talerec.ranking import ExplainedLists, Mask, Ranked
 from talerec.runtime import Array, kernel, sized_chunks
 
-_BLOCK = 65_536  # histories at a time: memory does not grow with the number of users
+_SMALL = 64  # histories that are ranked together, however long they are
 _GROWTH = 4  # times longer: the next attempt at lists of which limits or boosts use up too much
 _MAX_ENTRIES = 2**22  # entries of such longer lists in memory at a time
 _RANGE_DEPTH = 100  # a list's score range: its first score less the score at this rank
@@ -138,11 +138,11 @@ def _rank_blocks(
 
     `work(part, a, b)` ranks `part`, the histories from a to b - 1. `k` is the length of the lists.
     """
-    if 0 < len(histories) <= _BLOCK:
+    if 0 < len(histories) <= _SMALL:
         return work(histories, 0, len(histories))
     empty = (np.empty((0, k), np.int32), np.empty((0, k)), np.empty(0, np.int64))
     blocks = [Ranked(*empty, np.empty((0, 2), np.int64))]
-    blocks += [work(histories.slice(a, b), a, b) for a, b in sized_chunks(len(histories), _BLOCK)]
+    blocks += [work(histories.slice(a, b), a, b) for a, b in histories.chunks()]
     return Ranked(*(np.concatenate(columns) for columns in zip(*blocks, strict=True)))
 
 

@@ -1,0 +1,53 @@
+"""First rows of new users: queries without a history, which a fallback answers.
+
+No model of histories can rank items for them. A service shows such users the items that were
+popular in the last days, and so does the evaluation: `trending`, fitted on the training rows. The
+cases do not count among those of the evaluated model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from talerec import columns
+from talerec.data.split import Split
+from talerec.evaluation.intervals import mean_intervals
+from talerec.evaluation.metrics import RANK, metric_expressions
+from talerec.evaluation.user_sums import sum_case_users
+from talerec.models.core import rank_targets
+from talerec.models.counting import Trending
+
+
+def rank_first_rows(split: Split) -> pl.DataFrame | None:
+    """Return how trending items rank the first rows of new users; None without such rows.
+
+    A frame with a row per case: the user's id, and the rank of its item (0: none).
+    """
+    cases = split.first_rows
+    if cases is None or not len(cases):
+        return None
+    ranks = rank_targets(Trending().fit(split.train), cases.histories, cases.target).ranks[:, 0]
+    return pl.DataFrame({columns.USER: split.user_ids.gather(cases.user), RANK: ranks})
+
+
+def describe_first_rows(frame: pl.DataFrame | None, ks: Sequence[int]) -> dict[str, Any]:
+    """Return a summary of ranks of first rows (`rank_first_rows`); empty without such rows.
+
+    The dict has `cases` and `users` (their numbers), and `metrics` and `intervals` by name such as
+    HR@10. `ks` are the cutoffs.
+    """
+    if frame is None:
+        return {}
+    names = [expression.meta.output_name() for expression in metric_expressions(ks)]
+    sums = sum_case_users(frame, ks)
+    ends = np.column_stack(mean_intervals(sums)).tolist()
+    return {
+        "cases": len(frame),
+        "users": int(sums.n_users[0]),
+        "metrics": dict(zip(names, sums.means.tolist(), strict=True)),
+        "intervals": dict(zip(names, ends, strict=True)),
+    }

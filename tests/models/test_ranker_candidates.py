@@ -13,6 +13,7 @@ from talerec.data import Histories
 from talerec.features import ItemTimes
 from talerec.models.ranker import FirstStage
 from talerec.models.ranker.candidates import CandidateItems
+from talerec.models.ranker.parts import build_views
 from talerec.ranking import Mask, rank_queries
 
 PARTS = {
@@ -23,7 +24,7 @@ PARTS = {
 
 def fit_stage(log: tr.Log, names: list[str], *, joins_history: bool, size: int) -> FirstStage:
     parts = [PARTS[name]().fit(log) for name in names]
-    return FirstStage(parts, names, ItemTimes.from_log(log), joins_history, size)
+    return FirstStage(parts, ItemTimes.from_log(log), joins_history, size)
 
 
 @pytest.fixture(scope="module", params=[300, 8000])
@@ -36,7 +37,7 @@ def stage(request) -> FirstStage:
 def slow_lists(stage: FirstStage, histories: Histories, mask: Mask) -> list[list[dict[int, float]]]:
     """Return, per part and history, the allowed items with scores, best first."""
     lists = []
-    for part in stage.parts:
+    for part in [*stage.parts, *build_views(stage.parts)]:
         weights = part.fitted.weights
         ranked = rank_queries(weights, part.query(histories), mask, weights.items)
         rows = zip(ranked.items, ranked.scores, ranked.counts, strict=True)
@@ -65,7 +66,7 @@ def check(
     for h in range(len(histories)):
         items = candidates.items[h, : candidates.counts[h]].tolist()
         history = histories.item[histories.start[h] : histories.stop[h]].tolist()
-        listed = [list(part[h])[:100] for part in allowed]
+        listed = [list(part[h])[:100] for part in allowed[: len(stage.parts)]]
         if stage.joins_history and not mask.hide:
             recent = [i for i in dict.fromkeys(reversed(history)) if i >= 0]
             if len(mask.allowed):

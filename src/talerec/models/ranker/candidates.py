@@ -11,6 +11,7 @@ import numpy as np
 from talerec.data import Histories
 from talerec.features import FeatureInputs, ItemTimes, PartScores, build_features
 from talerec.models.core import Model
+from talerec.models.ranker.parts import build_views, name_scorers
 from talerec.ranking import (
     ItemFlags,
     Mask,
@@ -59,7 +60,7 @@ class Requests(NamedTuple):
 
 
 class CandidateItems(NamedTuple):
-    """Candidate items of each request, and what the parts (first-stage models) say of them.
+    """Candidate items of each request, and what parts and their views say of them.
 
     items: int32, request x column; the first counts[q] of a row are the candidates of request q, in
     the order in which the parts' lists were joined. target_ranks, target_scores: request x part, of
@@ -88,20 +89,29 @@ class CandidateItems(NamedTuple):
 class FirstStage:
     """The fitted models whose lists are joined (parts), and the times of the rows they know.
 
-    names: of the parts, each once. joins_history: whether recent items of a history are candidates
-    too, because users repeat items. size: the largest number of candidates.
+    joins_history: whether recent items of a history are candidates too, because users repeat items.
+    size: the largest number of candidates.
     """
 
     parts: list[Model]
-    names: list[str]
     log: ItemTimes
     joins_history: bool
     size: int
 
     @cached_property
     def _stack(self) -> WeightsStack:
-        """The weights of all parts, for kernels."""
-        return WeightsStack([part.fitted.weights for part in self.parts])
+        """The weights of all parts and views, for kernels."""
+        return WeightsStack([scorer.fitted.weights for scorer in self._scorers])
+
+    @cached_property
+    def _scorers(self) -> list[Model]:
+        """The parts, then views: other queries of their weights, which propose no candidates."""
+        return [*self.parts, *build_views(self.parts)]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of parts and views, each once."""
+        return name_scorers(self.parts)
 
     def find_candidates(
         self, histories: Histories, mask: Mask, targets: Array | None = None
@@ -117,7 +127,7 @@ class FirstStage:
         n_recent = _RECENT if self.joins_history and not mask.hide else 0
         size, k = min(self.size, n_items), min(_LIST, n_items)
         items, counts = np.full((len(histories), size), -1, np.int32), np.zeros(len(histories), int)
-        limits = _Limits(k, min(_RANKED, n_items), n_recent)
+        limits = _Limits(len(self.parts), k, min(_RANKED, n_items), n_recent)
         return self._score_parts(histories, mask, items, counts, targets, limits)
 
     def score_candidates(self, histories: Histories, items: Array, counts: Array) -> CandidateItems:
@@ -125,7 +135,7 @@ class FirstStage:
 
         items: int32, history x column, of which the first counts[h] of row h are candidates.
         """
-        limits = _Limits(0, min(_RANKED, self._stack.items), 0)
+        limits = _Limits(len(self.parts), 0, min(_RANKED, self._stack.items), 0)
         mask = Mask.make(histories, hide_seen=False)
         return self._score_parts(histories, mask, items, counts, None, limits)
 
@@ -133,12 +143,12 @@ class FirstStage:
         self, histories: Histories, mask: Mask, items: Array, counts: Array,
         targets: Array | None, limits: _Limits,
     ) -> CandidateItems:  # fmt: skip
-        """Return candidates with their scores and ranks by each part.
+        """Return candidates with their scores and ranks by each part and view.
 
         items, counts: the candidates, which are found, and written, if limits.listed is above 0.
         """
-        queries = [part.query(histories) for part in self.parts]
-        n_parts, n_targets = len(self.parts), 0 if targets is None else len(histories)
+        queries = [scorer.query(histories) for scorer in self._scorers]
+        n_parts, n_targets = len(queries), 0 if targets is None else len(histories)
         shape = (n_parts, *items.shape)
         parts = PartScores(
             np.full(shape, np.nan), np.full(shape, np.nan, np.float32),
@@ -173,11 +183,13 @@ class FirstStage:
 
 
 class _Limits(NamedTuple):
-    """Lengths of lists: items that may become candidates, items with ranks, history items.
+    """How many models propose candidates, and lengths of lists.
 
-    listed 0: candidates are given, and none are looked for.
+    The lists are of items that may become candidates (listed 0: candidates are given, and none are
+    looked for), of items with ranks, and of history items.
     """
 
+    proposers: int
     listed: int
     ranked: int
     recent: int
@@ -258,12 +270,15 @@ def _list_part(
 ) -> None:
     """Write the lists of part p, which was scored last: of all items, and of the allowed ones.
 
-    flags: which items are allowed. The second list is the beginning of the first one without the
-    items that are not allowed, or else is ranked apart. spare: work space, as long as a list.
+    A view, after the parts, has no second list. flags: which items are allowed. The second list is
+    the beginning of the first one without the items that are not allowed, or else is ranked apart.
+    spare: work space, as long as a list.
     """
     every = ItemFlags(flags.allowed[:0], flags.hidden[:0])
     n = list_top(scratch, p, every, TopK(lists.ranked[p], lists.scores[p]))
-    lists.n_ranked[p], size = n, 0
+    lists.n_ranked[p], lists.n_listed[p], size = n, 0, 0
+    if p >= limits.proposers:
+        return
     for r in range(n):
         if size == limits.listed:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,18 @@ class Examples(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.user)
+
+    @classmethod
+    def join(cls, sets: Sequence[Examples]) -> Examples:
+        """Return the queries of several sets of examples, one set after the other."""
+        sizes = np.concatenate([np.diff(each.row_ptr) for each in sets])
+        return cls(
+            np.concatenate([each.user for each in sets]),
+            np.concatenate([each.part_gain for each in sets]),
+            np.concatenate([[0], np.cumsum(sizes)]),
+            np.concatenate([each.rows for each in sets]),
+            np.concatenate([each.is_target for each in sets]),
+        )
 
     def gains(self, scores: Array) -> Array:
         """Return the NDCG@10 of each query if candidates are ordered by `scores` (one per row).
@@ -75,7 +88,7 @@ def build_examples(
         some = take_queries(queries, np.arange(a, b))
         mask = Mask.make(some.histories, hide_seen=hide_seen)
         candidates = stage.find_candidates(some.histories, mask, some.target)
-        part_gain[a:b] = gain_at_rank(candidates.target_ranks)
+        part_gain[a:b] = gain_at_rank(candidates.target_ranks[:, : len(stage.parts)])
         is_target = candidates.items == some.target[:, None]
         hit = np.flatnonzero(is_target.any(axis=1))
         known_until = np.full(len(some), held_out.known_until, np.int64)

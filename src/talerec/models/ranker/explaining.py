@@ -98,6 +98,7 @@ def _divide_among_rows(
     history = requests.histories
     n_rows = len(history.item)
     out = np.zeros((len(items), n_rows + 1))
+    ranks = ranks[: len(second.first.parts)]  # without those of views
     best = np.where(np.isnan(ranks), np.inf, ranks).argmin(axis=0)
     for number, part in enumerate(second.first.parts):
         members = np.flatnonzero(best == number)

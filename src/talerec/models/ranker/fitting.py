@@ -15,8 +15,8 @@ from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
 from talerec.models.ranker.importance import measure_shares
 from talerec.models.ranker.learning import MIN_QUERIES, Verdict, learn_trees
-from talerec.models.ranker.parts import build_parts, name_parts
-from talerec.models.ranker.queries import QueryRound, current_round, delayed_round
+from talerec.models.ranker.parts import build_parts, name_scorers
+from talerec.models.ranker.queries import QueryRound, current_round, delayed_rounds
 from talerec.models.ranker.second_stage import SecondStage
 from talerec.models.ranker.state import KINDS, LearnedTrees, store
 from talerec.models.ranker.trees import parse_trees
@@ -48,19 +48,22 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     """
     repeats = bool(allows_repeats(measure_repeat_rates(log)))
     times = ItemTimes.from_log(log)
-    names = name_parts(build_parts(plan.parts))
+    names = name_scorers(build_parts(plan.parts))
     texts: list[bytes] = []
     verdicts: list[list[Verdict | None]] = []
     shares = np.zeros((len(KINDS), len(feature_groups(names).groups)))
-    for number, held_out in enumerate((current_round(log, plan.rows_back), delayed_round(log))):
-        trained = None
-        if len(held_out.queries) >= MIN_QUERIES:
-            with clock("parts of held-out rows"):
-                models = build_parts(plan.parts)
-                parts = [fit_part(part, held_out.train, "ranker") for part in models]
-            stage = FirstStage(parts, names, times, repeats, plan.candidates)
-            with clock("features"):
-                examples = _ask(stage, held_out, repeats)
+    rounds_of_kinds = [current_round(log, plan.rows_back)], delayed_rounds(log)
+    for number, rounds in enumerate(rounds_of_kinds):
+        trained, sets = None, []
+        if sum(len(held_out.queries) for held_out in rounds) >= MIN_QUERIES:
+            for held_out in rounds:
+                with clock("parts of held-out rows"):
+                    models = build_parts(plan.parts)
+                    parts = [fit_part(part, held_out.train, "ranker") for part in models]
+                stage = FirstStage(parts, times, repeats, plan.candidates)
+                with clock("features"):
+                    sets.append(_ask(stage, held_out, repeats))
+            examples = [Examples.join(each) for each in zip(*sets, strict=True)]
             with clock("trees"):
                 trained = learn_trees(examples, feature_names(names), plan.seed)
             if trained is not None:

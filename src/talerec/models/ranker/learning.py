@@ -16,6 +16,8 @@ MIN_QUERIES = 200  # queries with a candidate target below which nothing is lear
 _MIN_Z = 2.0  # standard errors by which the trees must beat the best part
 _MAX_TREES, _PATIENCE = 400, 30  # trees, and trees without a gain after which learning stops
 _SMALL = 6000  # queries up to which users are cross-fitted
+_FEW = 5000  # queries up to which trees are small
+_LEAVES = (7, 15)  # of a small tree, and of a larger one
 _FOLDS = 5
 
 
@@ -48,40 +50,41 @@ class Learned(NamedTuple):
 def learn_trees(examples: Sequence[Examples], names: list[str], seed: int) -> Learned | None:
     """Return trees learned from sets of examples together, with a verdict on each set.
 
-    names: of the features. None if there are too few queries. On small logs, users are divided
-    into five folds: trees of three folds, with as many trees as suit a fourth, order the candidates
-    of the fifth, and the trees that are returned learn from all users. On large logs, one such
-    division is made, and its trees are returned.
+    names: of the features. None if there are too few queries. Users are divided into five folds:
+    trees of three folds, with as many trees as suit a fourth, order the candidates of the fifth,
+    which judges them; on small logs each fold judges once, on large ones the first. The trees that
+    are returned learn from all users.
     """
     data = _join(examples)
     n_queries = len(data.sizes)
     if n_queries < MIN_QUERIES:
         return None
-    is_small = n_queries <= _SMALL
+    guards = range(_FOLDS if n_queries <= _SMALL else 1)
     fold = _assign_folds(examples, seed)
-    scores, n_trees, text = np.full(len(data.rows), np.nan), [], b""
-    for guard in range(_FOLDS if is_small else 1):
+    scores, n_trees = np.full(len(data.rows), np.nan), []
+    for guard in guards:
         row_fold = np.repeat(fold[data.user], data.sizes)
         stop = (guard + 1) % _FOLDS
         query_fold = fold[data.user]
         is_learning = (query_fold != guard) & (query_fold != stop)
         booster = _train(data, is_learning, query_fold == stop, names)
-        text = trim_text(booster.model_to_string(num_iteration=booster.best_iteration))
+        text = _to_text(booster, booster.best_iteration)
         in_guard = row_fold == guard
         scores[in_guard] = score_rows(parse_trees(text, names), data.rows[in_guard])
         n_trees.append(booster.best_iteration)
-    if is_small:
-        every = np.ones(n_queries, bool)
-        count = max(1, int(np.median(n_trees)))
-        booster = _train(data, every, None, names, count)
-        text = trim_text(booster.model_to_string(num_iteration=count))
+    count = max(1, int(np.median(n_trees)))
+    booster = _train(data, np.ones(n_queries, bool), None, names, count)
     verdicts, first = [], 0
-    guards = range(_FOLDS if is_small else 1)
     for each in examples:
         part = scores[first : first + len(each.rows)]
         verdicts.append(_compare(each, part, fold, guards))
         first += len(each.rows)
-    return Learned(text, verdicts)
+    return Learned(_to_text(booster, count), verdicts)
+
+
+def _to_text(booster: Any, n_trees: int) -> bytes:
+    """Return the text of the first trees of a LightGBM booster, as it is saved."""
+    return trim_text(booster.model_to_string(num_iteration=n_trees))
 
 
 class _Data(NamedTuple):
@@ -121,10 +124,10 @@ def _train(
 
     params = {
         "objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
-        "num_leaves": 15, "min_data_in_leaf": 300, "feature_fraction": 0.7,
-        "bagging_fraction": 0.8, "bagging_freq": 1, "lambdarank_truncation_level": 20,
-        "num_threads": thread_count(), "verbose": -1, "seed": 0, "deterministic": True,
-        "force_col_wise": True, "zero_as_missing": False,
+        "num_leaves": _LEAVES[len(data.sizes) > _FEW], "min_data_in_leaf": 300,
+        "feature_fraction": 0.7, "bagging_fraction": 0.8, "bagging_freq": 1,
+        "lambdarank_truncation_level": 20, "num_threads": thread_count(), "verbose": -1,
+        "seed": 0, "deterministic": True, "force_col_wise": True, "zero_as_missing": False,
     }  # fmt: skip
 
     def dataset(queries: Array, reference: Any = None) -> Any:

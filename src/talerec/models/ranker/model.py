@@ -27,8 +27,6 @@ from talerec.models.ranker.state import KINDS, RankerState
 from talerec.ranking import ExplainedLists, FamilyShare, Mask, Ranked, Weights
 from talerec.runtime import Array, Clock
 
-_DELAY_SHARE = 0.01  # of the log's time span: requests later than this after its end are delayed
-
 
 class _RankerState(RecommenderModel):
     """The cache of a ranker's fitted parts and trees, which is no parameter and is not saved."""
@@ -130,14 +128,14 @@ class Ranker(_RankerState):
         """Return requests with times, and the kind of each (0: current, 1: delayed).
 
         Histories without request times are queried right after the end of the log and of their
-        rows. Delayed are requests later than the log's end by over 1 % of its time span.
+        rows. Delayed is a request after the log's end of a user without rows after it.
         """
-        first, last = (self.fitted.training[name] for name in ("first_time", "last_time"))
+        last, last_rows = self.fitted.training["last_time"], histories.last()
         now = histories.now
         if now is None:
-            now = np.maximum(histories.last(), last) + 1
+            now = np.maximum(last_rows, last) + 1
         known_until = np.full(len(histories), last + 1, np.int64)
-        kind = (now - last > _DELAY_SHARE * (last - first)).astype(np.int64)
+        kind = ((now > last) & (last_rows <= last)).astype(np.int64)
         return Requests(histories, now, known_until), kind
 
     def rank_masked(

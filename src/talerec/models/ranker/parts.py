@@ -15,6 +15,8 @@ _PARTS = (
     (20_000, "tempo,slist,sknn,rules,ease,trending"),
 )
 _LARGE_PARTS = "tempo,sknn,rules,markov,trending"
+#: Decay lengths, in rows, with which the weights of tempo are queried again for features.
+_RECENCIES = (0.5, 2.0, 30.0)
 
 
 def default_parts(log: Log) -> str:
@@ -48,3 +50,33 @@ def name_parts(parts: list[Model]) -> list[str]:
         n_before = sum(other.name == part.name for other in parts[:number])
         names.append(f"{part.name}{n_before + 1}" if n_before else part.name)
     return names
+
+
+def build_views(parts: list[Model]) -> list[Model]:
+    """Return views of the fitted parts: the same weights, queried in another way.
+
+    Their scores are features, and their lists propose no candidates. Of a tempo there are three,
+    without current popularity: the history's last row, last few rows, or all rows decide.
+    """
+    views: list[Model] = []
+    for part in parts:
+        for recency in _view_recencies(part):
+            other = {**part.params, "recency": recency, "popularity_weight": 0.0}
+            views.append(type(part)(**other).set_fitted(part.fitted))
+    return views
+
+
+def name_scorers(parts: list[Model]) -> list[str]:
+    """Return the names of the parts, then those of their views, such as tempo_recency_2."""
+    names = name_parts(parts)
+    views = [
+        f"{name}_recency_{recency:g}".replace(".", "_")
+        for name, part in zip(names, parts, strict=True)
+        for recency in _view_recencies(part)
+    ]
+    return [*names, *views]
+
+
+def _view_recencies(part: Model) -> tuple[float, ...]:
+    """Return the decay lengths, in rows, of a part's views; only a tempo has any."""
+    return _RECENCIES if part.name == "tempo" else ()

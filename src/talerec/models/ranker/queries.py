@@ -1,7 +1,8 @@
 """Held-out queries that the ranker learns from: current ones and delayed ones.
 
 Current queries ask for the last rows of users, with every earlier row known; delayed queries for
-the first rows after a cutoff, by a model that knows the rows before it alone.
+the first rows after a cutoff, by a model that knows the rows before it alone. There are several
+cutoffs where one has few queries.
 """
 
 from __future__ import annotations
@@ -11,20 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data import Histories, Log
-from talerec.models.core import (
-    HoldoutQueries,
-    TimeCut,
-    candidate_cutoffs,
-    choose_cutoff,
-    count_users_across,
-    select_answerable,
-)
+from talerec.models.core import HoldoutQueries, TimeCut, select_answerable
 from talerec.runtime import Array
 
 _MAX_QUERIES = 20_000  # of each kind
 _ROWS_HELD = 3  # rows of a user per row that is held back
 _ENOUGH = 12_000  # current queries, for which logs of few users hold back more rows of each
 _ROWS_BACK = (2, 4)  # fewest and most rows that are held back by default
+_CUTOFF_SHARES = (0.85, 0.7, 0.55)  # of the rows before a cutoff of delayed queries
+_ENOUGH_DELAYED = 6_000  # delayed queries with which no further cutoff is taken
+_ROWS_AFTER = 3  # first rows of a user after a cutoff that are queries
 
 
 class QueryRound(NamedTuple):
@@ -67,19 +64,23 @@ def current_round(log: Log, rows_back: int) -> QueryRound:
     return _answerable(log.keep(is_train), queries, end)
 
 
-def delayed_round(log: Log) -> QueryRound:
-    """Return queries for the first rows of users after a cutoff, and the rows before it.
+def delayed_rounds(log: Log) -> list[QueryRound]:
+    """Return queries for the first rows of users after cutoffs: one round per cutoff.
 
-    The cutoff has about 85 % of the rows before it; the history of a query is the user's rows
-    before the cutoff.
+    The last cutoff has 85 % of the rows before it; earlier ones follow until there are 6,000
+    queries. A user has up to three queries per cutoff, whose history is the user's rows before it.
     """
-    cutoffs = candidate_cutoffs(np.sort(log.time))
-    cutoff = choose_cutoff(cutoffs, count_users_across(log, cutoffs))
-    cut = TimeCut.at(log, cutoff)
+    times, rounds, n_queries = np.sort(log.time), [], 0
     every_item = np.ones(len(log.items), bool)
-    users = _sample(cut.eligible_users(every_item)[1], _MAX_QUERIES)
-    queries = cut.delayed_queries(users, every_item, 1)
-    return _answerable(cut.before, queries, cutoff)
+    for cutoff in dict.fromkeys(int(times[int(share * log.rows)]) for share in _CUTOFF_SHARES):
+        cut = TimeCut.at(log, cutoff)
+        users = _sample(cut.eligible_users(every_item)[1], _MAX_QUERIES // _ROWS_AFTER)
+        queries = cut.delayed_queries(users, every_item, _ROWS_AFTER)
+        rounds.append(_answerable(cut.before, queries, cutoff))
+        n_queries += len(rounds[-1].queries)
+        if n_queries >= _ENOUGH_DELAYED:
+            break
+    return [held_out for held_out in rounds if len(held_out.queries)]
 
 
 def _answerable(train: Log, queries: HoldoutQueries, known_until: int) -> QueryRound:

@@ -59,20 +59,20 @@ class RankerState(NamedTuple):
         models = build_parts(text)
         _check_parts(arrays, len(models), len(fitted.weights.blocks))
         parts = [part for _, part in unstack_parts(models, fitted)]
-        names, n_items = name_parts(parts), len(fitted.items)
+        n_items = len(fitted.items)
         times = ItemTimes(stored["item_indptr"], stored["item_times"], stored["all_times"])
         check_indptr("item_indptr", times.indptr, n_items, len(times.times))
         for name, array in zip(times._fields[1:], times[1:], strict=True):
             require(array.dtype == np.int64 and array.ndim == 1, f"{name} is not a list of times")
         require(len(times.times) == len(times.all_times), "there are other times than rows")
-        first = FirstStage(parts, names, times, bool(stored["repeats"][0]), size)
+        first = FirstStage(parts, times, bool(stored["repeats"][0]), size)
         texts = [_tree_text(arrays.get(f"{_PREFIX}trees{number}")) for number in range(len(KINDS))]
         second = [
-            SecondStage(first, parse_trees(trees, feature_names(names))) if trees else None
+            SecondStage(first, parse_trees(trees, feature_names(first.names))) if trees else None
             for trees in texts
         ]
         verdicts = _restore_verdicts(stored["verdicts"], len(parts))
-        shares, shape = stored["shares"], (len(KINDS), len(feature_groups(names).groups))
+        shares, shape = stored["shares"], (len(KINDS), len(feature_groups(first.names).groups))
         require(shares.shape == shape and shares.dtype == np.float64, "shares have another shape")
         require(bool(np.isfinite(shares).all()), "shares are not finite")
         return cls(text, first, second, LearnedTrees(texts, verdicts, shares))
@@ -94,13 +94,14 @@ class RankerState(NamedTuple):
 
     def describe(self) -> list[str]:
         """Return sentences on which parts and trees answer, and what decides the order."""
-        names, lines = self.first.names, [f"Candidates come from {', '.join(self.first.names)}."]
+        names = name_parts(self.first.parts)
+        lines = [f"Candidates come from {', '.join(names)}."]
         verdicts, shares_of = self.trained.verdicts, self.trained.shares
         for kind, row, shares in zip(KINDS, verdicts, shares_of, strict=True):
             for mode, verdict in zip(_MODES, row, strict=True):
                 lines.append(describe_verdict(kind, mode, verdict, names))
             if any(verdict is not None and verdict.uses_trees for verdict in row):
-                lines.append(describe_shares(kind, shares, feature_groups(names).groups))
+                lines.append(describe_shares(kind, shares, feature_groups(self.first.names).groups))
         return lines
 
     def update_parts(self, log: Log, clock: Clock) -> Weights:

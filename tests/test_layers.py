@@ -172,9 +172,9 @@ def test_public_names_are_these_and_load():
                 "GRU4Rec", "GSASRec", "HSTU", "LRURec", "LinRec", "SASRec", "TCPSRec", "TiCoSeRec",
                 "TiSASRec", "SKNN", "SLIS", "SLIST", "SLIT", "STAN", "SWalk", "Split", "TALE",
                 "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__",
-                "compare", "describe", "drop_duplicates", "evaluate", "evaluate_log", "k_core",
-                "leave_one_out", "load", "order_ties", "read_items", "read_log", "rolling_split",
-                "every_row_split", "join_baskets", "split_sessions",
+                "compare", "describe", "drop_duplicates", "evaluate", "evaluate_log",
+                "evaluate_models", "k_core", "leave_one_out", "load", "order_ties", "read_items",
+                "read_log", "rolling_split", "every_row_split", "join_baskets", "split_sessions",
                 "slis_gram", "slit_gram", "time_split", "synthetic_log", "synthetic_sessions",
                 "tale_gram", "tune", "update",
             ]

@@ -27,6 +27,7 @@ Models
     Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows, for linear models
 Evaluation
     evaluate, evaluate_log, Evaluation     held-out rows ranked among all items
+    evaluate_models           several models on one split, compared with the first
     compare, tune             whether B is better than A; the best parameters
 Errors
     TalerecError, and under it InvalidLogError, NotFittedError, UnknownIdError

@@ -22,6 +22,7 @@ from talerec.errors import UnknownIdError as UnknownIdError
 from talerec.evaluation.comparison import compare as compare
 from talerec.evaluation.evaluator import evaluate as evaluate
 from talerec.evaluation.evaluator import evaluate_log as evaluate_log
+from talerec.evaluation.many_models import evaluate_models as evaluate_models
 from talerec.evaluation.result import Evaluation as Evaluation
 from talerec.evaluation.tuning import tune as tune
 from talerec.gram.builders import slis_gram as slis_gram

@@ -51,6 +51,15 @@ def lazy_exports(
     return load, lambda: names, names
 
 
+def import_export(package: str, name: str) -> Any:
+    """Return a name that a package exports, looked up when it is used.
+
+    For the few methods that lead to a room above their own: an object that shows itself, say. Code
+    that needs a name of a room below imports it.
+    """
+    return getattr(import_module(package), name)
+
+
 def _read_stub(module: Any) -> str:
     """Return the text of a package's stub `__init__.pyi`.
 

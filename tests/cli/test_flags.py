@@ -361,7 +361,8 @@ def listed_parameters() -> set[str]:
 
 
 ERRORS = ("TalerecError", "InvalidLogError", "MissingColumnError")
-PYTHON_ONLY = {"task_pairs", "task_rows"}  # parameters of Spark jobs without an option
+#: Parameters without an option of their own: of Spark jobs, and `folder`, which commands check.
+PYTHON_ONLY = {"task_pairs", "task_rows", "folder"}
 
 
 def test_every_parameter_in_an_error_of_the_library_has_a_flag() -> None:

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 Command = Callable[..., None]
 Context = typer.Context
+Exit = typer.Exit  # raised with the exit code of a command that has printed its result
 
 #: Flags of version 0.1 that still work, with a warning: old -> new.
 _RENAMED_FLAGS = {"--output": "--out"}

@@ -48,7 +48,8 @@ def complete_settings(context: typer.Context, incomplete: str) -> Offers:
 
     The parameters are those of the model that --model names, else of the default model.
     """
-    name = context.params.get("model") or _default_model()
+    named = context.params.get("model") or [_default_model()]
+    name = named if isinstance(named, str) else named[-1]
     sources = _model_sources()
     model = next((source for source in sources.values() if source.name == name), None)
     if model is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec.cli.app import Panel, command
+from talerec.cli.app import Exit, Panel, command
 from talerec.cli.completion import complete_values
+from talerec.cli.evaluate_models import ManyModels, evaluate_many, exit_code, name_results
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
 from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import (
@@ -24,12 +24,13 @@ from talerec.cli.options import (
     out,
     parse_ids,
 )
+from talerec.cli.result_output import check_outputs, print_result
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     from talerec.data.split import SplitPlan
-    from talerec.evaluation import Evaluation
+    from talerec.evaluation import Comparison, Evaluation, Leaderboard
     from talerec.models.core import Model
 
 _DATASETS = ("ml-1m", "beauty", "toys", "sports", "yelp")
@@ -52,6 +53,17 @@ Target = Annotated[
 ]
 
 
+ResultPath = Annotated[
+    Path | None,
+    out(
+        "FILE.parquet|DIR",
+        "Save the result, one row per case, for talerec compare; with --models, a folder of"
+        " results, in which a repeated command resumes.",
+        "cases",
+    ),
+]
+
+
 @command(
     Panel.EVALUATE,
     "talerec evaluate events.csv",
@@ -59,11 +71,14 @@ Target = Annotated[
     "talerec evaluate events.csv --split at:2019-10-01 --model tale --set decay=1/512 --json",
     "talerec evaluate events.csv --model rules -o rules.parquet",
     "talerec evaluate events.csv --split every:last:10% --refit-every 7d",
+    "talerec evaluate events.csv --models 'tempo,rules,ease(reg=500)' --report models.html",
+    "talerec evaluate events.csv --models all --minutes 10 -o finished",
     "talerec evaluate events --split at:2026-10-01 --engine spark --master spark://host:7077",
 )
 def evaluate(
     source: LogSource,
     choice: ModelChoice,
+    many: ManyModels,
     engine: EngineOptions,
     table: ItemTableOptions,
     split: SplitName = "leave-one-out",
@@ -79,39 +94,58 @@ def evaluate(
     hide_seen: HideSeen = False,
     target: Target = None,
     ties: TieOrders = "file",
-    path: Annotated[
-        Path | None,
-        out("FILE.parquet", "Save the result, one row per case, for talerec compare.", "cases"),
-    ] = None,
+    path: ResultPath = None,
     report: Report = None,
     json: Json = False,
 ) -> None:
     """Hold out rows, fit on the rest, and rank all items for each held-out row."""
-    # source, choice, engine, table: options of the log, the model, Spark, and the item table
+    # source, choice, many, engine, table: options of the log, the models, Spark, the item table
     from talerec.data import expand_tie_orders
     from talerec.data.split import SplitPlan
 
     if refit_every is not None and not split.startswith("every:"):
         raise TalerecError("--refit-every needs --split every:TIME")
     split = split if refit_every is None else f"{split},{refit_every}"
-    model, plan = choice.build(), SplitPlan(split, refit, target)
+    plan = SplitPlan(split, refit, target)
     plan.check(on)
     expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
+    names = many.names(choice, path)
+    model = choice.build() if names is None else None
     engine.check()
     table.check()
-    if engine.is_spark and report is not None:
-        raise TalerecError("--report needs --engine local; Spark returns only sums")
-    if engine.is_spark and table.items is not None:
-        raise TalerecError("--items needs --engine local; models on Spark do not use item tables")
-    _check_outputs([path, report], [*source.log, choice.params, table.items])
+    _check_spark(engine, report, table.items, names)
+    check_outputs([report] if names else [path, report], [*source.log, choice.params, table.items])
     settings = {"on": on, "k": _parse_cutoffs(k), "hide_seen": hide_seen, "ties": ties}
+    result: Any
     with reporting(json):
-        if engine.is_spark:
+        if model is None:
+            result = evaluate_many(names or [], many, source, table, plan, path, settings)
+        elif engine.is_spark:
             result = _evaluate_on_spark(model, source, plan, engine, path, settings)
         else:
             result = _evaluate_locally(model, source, table, plan, path, settings)
-        _write_report(report, "evaluation", result, source.name)
-    _print_result("evaluation", result, json)
+        if report is not None:
+            result.report(report, source=source.name)
+    print_result("evaluation" if model else "leaderboard", result, json)
+    raise Exit(exit_code(result))
+
+
+#: Options that need one machine, and why.
+_NOT_ON_SPARK = {
+    "--report": "Spark returns only sums",
+    "--items": "models on Spark do not use item tables",
+    "--models": "on Spark, evaluate one model at a time",
+}
+
+
+def _check_spark(engine: EngineOptions, *values: Any) -> None:
+    """Raise TalerecError if the command runs on Spark with an option that needs one machine.
+
+    values: of the options of `_NOT_ON_SPARK`, in their order; None for one that is not set.
+    """
+    for (name, reason), value in zip(_NOT_ON_SPARK.items(), values, strict=True):
+        if engine.is_spark and value is not None:
+            raise TalerecError(f"{name} needs --engine local; {reason}")
 
 
 def _parse_cutoffs(text: str) -> list[int]:
@@ -238,13 +272,14 @@ def tune(
     from talerec.evaluation import check_tuning_ready, tune
     from talerec.models import DEFAULT, model_class
     from talerec.models.core import build_model, parse_settings
+    from talerec.reports import render_result
 
     kind = model_class(model or DEFAULT)
     fixed = parse_settings(kind, set)
     fixed_model = build_model(kind, fixed)
     check_tuning_ready(fixed_model, grid)
     table.check()
-    _check_outputs([path, study, report], [*source.log, table.items])
+    check_outputs([path, study, report], [*source.log, table.items])
     with reporting(json):
         items = table.read(source.item)
         log = source.read(any_order=ties != "file", needs_time=fixed_model.needs_time)
@@ -255,9 +290,10 @@ def tune(
         )  # fmt: skip
         if path is not None:
             result.save(path)
-        _write_report(report, "tuning", result, source.name)
+        if report is not None:
+            render_result(result, source.name).save(report)
     arguments = f"{source.format_arguments(ties)} {table.format_arguments()}".strip()
-    _print_result("tuning", result, json, path, arguments)
+    print_result("tuning", result, json, path, arguments)
 
 
 @command(
@@ -265,22 +301,34 @@ def tune(
     "talerec evaluate events.csv --model tale -o tale.parquet",
     "talerec evaluate events.csv --model tempo -o tempo.parquet",
     "talerec compare tale.parquet tempo.parquet --report better.html",
+    "talerec compare finished/*.parquet",
 )
 def compare(
-    a: Annotated[Path, argument("RESULT_A", "A file from talerec evaluate --out.")],
-    b: Annotated[Path, argument("RESULT_B", "Another file, of the same cases.")],
+    results: Annotated[
+        list[Path],
+        argument("RESULT...", "Two or more files from talerec evaluate --out, of the same cases."),
+    ],
     report: Report = None,
     json: Json = False,
 ) -> None:
-    """Compare two results by a paired test over users: is B better than A?"""
-    from talerec.evaluation import Evaluation
+    """Compare results with the first by a paired test over users: is B better than A?"""
+    from talerec.evaluation import Evaluation, compare_all
     from talerec.evaluation import compare as compare_evaluations
 
-    _check_outputs([report], [a, b])
+    if len(results) < 2:
+        raise TalerecError(f"{results[0]} is one result; compare takes two or more")
+    check_outputs([report], results)
+    result: Comparison | Leaderboard
     with reporting(json):
-        result = compare_evaluations(Evaluation.load(a), Evaluation.load(b))
-        _write_report(report, "comparison", result, f"{a.name} and {b.name}")
-    _print_result("comparison", result, json)
+        evaluations = [Evaluation.load(path) for path in results]
+        names = name_results(results, evaluations)
+        if len(results) == 2:
+            result = compare_evaluations(*evaluations, names=(names[0], names[1]))
+        else:
+            result = compare_all(dict(zip(names, evaluations, strict=True)))
+        if report is not None:
+            result.report(report, source=" and ".join(path.name for path in results))
+    print_result("comparison" if len(results) == 2 else "leaderboard", result, json)
 
 
 @command(
@@ -324,45 +372,3 @@ def reproduce(
         print_json({"results": str(text), "page": str(html), "rows": rows})
     else:
         print_line(f"{text} and {html}")
-
-
-def _check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path | None]) -> None:
-    """Raise TalerecError if an output file cannot be written or is one of the inputs.
-
-    Nothing is read; entries that are None stand for options that are not set.
-    """
-    from talerec.data.read import refuse_overwriting
-    from talerec.runtime import check_writable
-
-    for path in outputs:
-        if path is not None:
-            check_writable(path)
-    refuse_overwriting(outputs, inputs)
-
-
-def _write_report(path: Path | None, kind: str, result: Any, source: str) -> None:
-    """Write the HTML page about a result to `path`; do nothing if it is None.
-
-    `kind` says what the result is: evaluation, tuning or comparison. The page names the log or
-    files `source`.
-    """
-    if path is None:
-        return
-    from talerec.reports import report
-    from talerec.runtime import write_text
-
-    write_text(path, getattr(report, f"render_{kind}")(result, source))
-
-
-def _print_result(kind: str, result: Any, json: bool, *details: Any) -> None:
-    """Print a result as JSON if `json`, else as tables.
-
-    `kind` says what the result is: evaluation, tuning or comparison. `details` are further
-    arguments of the function in `results` that prints its tables.
-    """
-    from talerec.cli import results
-
-    if json:
-        print_json(result.to_dict())
-    else:
-        getattr(results, f"print_{kind}")(result, *details)

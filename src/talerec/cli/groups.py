@@ -19,7 +19,7 @@ from talerec.cli.options import (
     Across,
     Basket,
     HideSeen,
-    ModelName,
+    ModelNames,
     SessionColumn,
     SessionGap,
     Settings,
@@ -203,7 +203,7 @@ def format_option(name: str, value: Any) -> str:
 class ModelChoice:
     """Options that choose a model and its parameters, of commands that fit one."""
 
-    model: ModelName = None
+    model: ModelNames = field(default_factory=list)
     params: Annotated[
         Path | None,
         option(
@@ -219,12 +219,15 @@ class ModelChoice:
         """Return the unfitted model, with the parameters of --params and, over them, of --set.
 
         `self.params`: JSON that `talerec tune` wrote, or None; `self.set`: texts NAME=VALUE.
-        TalerecError for unknown names and values, and for a library that is not installed.
+        TalerecError for unknown names and values, for a library that is not installed, and if
+        --model is there twice.
         """
         from talerec.models import DEFAULT, model_class, registered_class
         from talerec.models.core import build_model, parse_settings, use_current_names
 
-        kind, params = model_class(self.model or DEFAULT), dict[str, Any]()
+        if len(self.model) > 1:
+            raise TalerecError(f"--model names {' and '.join(self.model)}; this command takes one")
+        kind, params = model_class((self.model or [DEFAULT])[0]), dict[str, Any]()
         if self.params is not None:
             from talerec.evaluation import read_params
 

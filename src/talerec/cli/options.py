@@ -187,6 +187,16 @@ ModelName = Annotated[
         complete=completion.complete_models,
     ),
 ]
+ModelNames = Annotated[
+    list[str],
+    option(
+        "--model",
+        "NAME",
+        "Model (default tempo); talerec models lists all.",
+        MODEL,
+        complete=completion.complete_models,
+    ),
+]
 Settings = Annotated[
     list[str],
     option(

@@ -186,7 +186,8 @@ def print_evaluation(result: Evaluation) -> None:
     print_table("Recommended items", ["", ""], rows)
     print_note(
         "novelty: in bits, higher for rarer items; "
-        "lift: mean training rows of recommended items, divided by that of history items"
+        "lift: mean training rows of recommended items, divided by that of history items; "
+        "gini: 0 if all items are listed equally often; new: share of items not in the history"
     )
     for remark in result.notes:
         print_line(f"Note: {remark}")

@@ -12,6 +12,7 @@ from talerec.errors import TalerecError
 from talerec.evaluation.intervals import PairedComparison, compare_pairs
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
 from talerec.evaluation.queries import CASES, WINDOW
+from talerec.evaluation.reportable import Reportable
 from talerec.evaluation.result import Evaluation
 
 ALPHA = 0.05
@@ -21,12 +22,12 @@ _OF_B = " of b"  # suffix of B's columns in a frame with both results
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(Reportable):
     """Model B compared with model A, metric by metric, over the same users; see `compare`.
 
-    a, b: the results of their evaluations. `metrics` and `metrics_hidden` map names such as NDCG@10
-    to a paired comparison; hidden: with the items of the history left out of the ranking. `notes`
-    are sentences about both results.
+    a, b: the results of their evaluations; names: what sentences call them. `metrics` and
+    `metrics_hidden` map names such as NDCG@10 to a paired comparison; hidden: with the items of the
+    history left out of the ranking. `notes` are sentences about both results.
     """
 
     a: Evaluation
@@ -34,6 +35,7 @@ class Comparison:
     metrics: dict[str, PairedComparison]
     metrics_hidden: dict[str, PairedComparison]
     notes: list[str]
+    names: tuple[str, str] = ("A", "B")
 
     @property
     def headline(self) -> str:
@@ -61,9 +63,7 @@ class Comparison:
         of a paired test. A sentence for the lists that were evaluated, and a second one for lists
         with seen items hidden, unless both results are about such lists.
         """
-        b, a = self.b.model, self.a.model
-        if a == b:
-            b, a = "B", "A"
+        a, b = self.names
         pair, hidden = (pairs[self.headline] for pairs in (self.metrics, self.metrics_hidden))
         word, amount = self._describe_change(pair)
         first = f"{b} is {word} than {a} by {amount}"
@@ -119,7 +119,9 @@ class Comparison:
         }
 
 
-def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
+def compare(
+    a: Evaluation, b: Evaluation, *, seed: int = 0, names: tuple[str, str] | None = None
+) -> Comparison:
     """Compare two results on the same cases (evaluated queries), user by user.
 
     Parameters
@@ -129,6 +131,9 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
         with equal times).
     seed
         The seed of the test's random signs.
+    names
+        What the verdict calls the two results; by default the names of their models, or A and B if
+        these are equal.
 
     Returns
     -------
@@ -168,7 +173,9 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int = 0) -> Comparison:
             message = f"the results are not comparable: {name} is {left!r} in A and {right!r} in B"
             raise TalerecError(message)
     metrics, hidden = (_compare_metrics(a, b, ks, rank, seed) for rank in (RANK, RANK_HIDDEN))
-    return Comparison(a, b, metrics, hidden, _notes(a, b))
+    if names is None:
+        names = (a.model, b.model) if a.model != b.model else ("A", "B")
+    return Comparison(a, b, metrics, hidden, _notes(a, b), names)
 
 
 def _compare_metrics(

@@ -8,19 +8,13 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from talerec.data import (
-    Log,
-    as_log,
-    expand_tie_orders,
-    has_many_ties,
-    name_tie_order,
-    order_ties,
-    tie_share,
-)
+from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, name_tie_order, tie_share
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.first_rows import rank_first_rows
 from talerec.evaluation.leakage import check_training_rows
+from talerec.evaluation.list_metrics import GINI, build_list_columns, exposure_gini, read_categories
+from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
 from talerec.evaluation.queries import build_case_frame
 from talerec.evaluation.result import Evaluation
@@ -85,7 +79,9 @@ def evaluate(
     result = _build_result(model, split, ranked.items, ks, on, hide_seen=hide_seen)
     seconds = {**result.seconds, **clock.seconds, "lists": 0.0}  # lists come with the ranks
     frame = build_case_frame(split, cases, ranked.ranks, ranked.items, ks, hide_seen=hide_seen)
-    return replace(result, seconds=seconds, frame=frame)
+    categories = read_categories(split.train)
+    columns = build_list_columns(queries.histories, ranked.items, categories, ks)
+    return replace(result, seconds=seconds, frame=frame.with_columns(**columns))
 
 
 def _build_result(
@@ -109,7 +105,10 @@ def _build_result(
         on=on,
         hide_seen=hide_seen,
         ks=tuple(ks),
-        coverage={f"coverage@{k}": item_coverage(lists[:, :k], n_items) for k in ks},
+        coverage={
+            **{f"coverage@{k}": item_coverage(lists[:, :k], n_items) for k in ks},
+            **{f"{GINI}@{k}": exposure_gini(lists[:, :k], n_items) for k in ks},
+        },
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds},
         fixed_order_metrics={},
         frame=pl.DataFrame(),
@@ -181,14 +180,25 @@ def evaluate_log(
     ['random:0', 'random:1', 'random:2']
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
-    log = as_log(log)
-    ks = check_cutoffs(k)
+    splits = LogSplits(as_log(log), plan, on)
+    return evaluate_splits(model, splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
+
+
+def evaluate_splits(
+    model: Model, splits: LogSplits, *, ties: str, on: str, k: Sequence[int], hide_seen: bool
+) -> Evaluation:
+    """Fit a model to the training rows of every split of a log, and evaluate it on all cases.
+
+    splits: of the log, by any order of ties (rows with equal times); other parameters and the
+    result are those of `evaluate_log`.
+    """
+    log, ks = splits.log, check_cutoffs(k)
 
     def results(order: str) -> list[Evaluation]:
         """Return the results for one order of ties (rows with equal times): one per split."""
         return [
-            evaluate(model.fit(split.train), split, on=on, k=ks, hide_seen=hide_seen)
-            for split in plan.splits(order_ties(log, order), on)
+            evaluate(model.fit(s.train, cache=cache), s, on=on, k=ks, hide_seen=hide_seen)
+            for s, cache in splits.in_order(order)
         ]
 
     orders = expand_tie_orders(ties)

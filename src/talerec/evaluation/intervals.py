@@ -7,6 +7,7 @@ need no random numbers, and are computed from sums over users.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -159,6 +160,22 @@ def compare_pairs(
         worse=int((change < 0).sum()),
         users=n_users,
     )
+
+
+def adjust_p_values(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of several tests, corrected for their number by Holm's method.
+
+    A corrected p-value below 5 % can be called significant: the chance that any of these tests
+    finds a difference where there is none is then at most 5 %. The smallest of n p-values is
+    multiplied by n, the next by n - 1, and so on; none becomes smaller than one before it, or
+    larger than 1. The result has the order of `p_values`.
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
+    for place, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
+        adjusted[number] = largest
+    return adjusted
 
 
 def _sign_flips(change: Array, rng: np.random.Generator) -> float:

@@ -349,6 +349,15 @@ def mean_expression(frame: pl.DataFrame, value: pl.Expr) -> pl.Expr:
     return ((value * n_cases).sum() / n_cases.sum()).fill_nan(None)
 
 
+def mean_columns(frame: pl.DataFrame, names: Sequence[str]) -> Means:
+    """Return the mean of each named column over the cases that have a value; None for none.
+
+    A case is one evaluated query; a row may stand for several equal cases (column `cases`).
+    """
+    means = (mean_expression(frame, pl.col(name)) for name in names)
+    return frame.select(means).row(0, named=True) if names else {}
+
+
 def count_cases(frame: pl.DataFrame) -> int:
     """Return the number of cases in a frame: its rows, or the sum of its column `cases`."""
     return int(frame[CASES].sum()) if CASES in frame.columns else len(frame)

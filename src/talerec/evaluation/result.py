@@ -16,6 +16,7 @@ from talerec.errors import TalerecError, forward_renamed
 from talerec.evaluation import result_text
 from talerec.evaluation.first_rows import describe_first_rows
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
+from talerec.evaluation.list_metrics import mean_list_columns
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
 from talerec.evaluation.queries import (
     CASES,
@@ -27,9 +28,10 @@ from talerec.evaluation.queries import (
     Means,
     case_groups,
     count_cases,
-    mean_expression,
+    mean_columns,
     mean_metrics,
 )
+from talerec.evaluation.reportable import Reportable
 from talerec.evaluation.result_text import format_metric
 from talerec.evaluation.saved_results import find_model_class, read_result, write_result
 from talerec.evaluation.user_sums import ALL_CASES, UserSums, select_user_sums, sum_case_users
@@ -44,7 +46,7 @@ _FORMER = {"asked": "description", **{old: new for new, old in _JSON_NAMES.items
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation:
+class Evaluation(Reportable):
     """The result of `evaluate`: one row per case, and means, intervals and groups of them.
 
     A case is one evaluated query: a history and the held-out item that came next, its target. Each
@@ -66,7 +68,7 @@ class Evaluation:
     ks
         The lengths of the lists.
     coverage, seconds
-        The share of the items in some list, by k; and the time of each step.
+        The share of the items in some list and the Gini of exposure, by k; the time of each step.
     fixed_order_metrics
         With several random orders of ties: the metrics in file order and in item order; in item
         order alone if the log was not in the order of its file.
@@ -142,21 +144,21 @@ class Evaluation:
 
     @cached_property
     def lists(self) -> Means:
-        """By k: coverage, novelty and lift of the top k items, as coverage@k, novelty@k, lift@k.
+        """Statistics of the top k items by name: coverage@k, gini@k, novelty@k, lift@k, new@k ...
 
         Coverage is the share of items in any list, novelty the mean -log2 of an item's share of
-        training rows, lift the mean training rows of listed items over those of history items.
+        training rows, lift the mean training rows of listed items over those of history items;
+        `list_metrics` describes gini and new and, with an item table, diversity and calibration.
         """
         names = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
-        means = (mean_expression(self.frame, pl.col(name)) for name in (HISTORY_ROWS, *names))
-        row = self.frame.select(means).row(0, named=True)
+        row = mean_columns(self.frame, [HISTORY_ROWS, *names])
         history = row[HISTORY_ROWS]
         novelty = {f"novelty@{k}": row[f"{NOVELTY}@{k}"] for k in self.ks}
         rows = {k: row[f"{LIST_ROWS}@{k}"] for k in self.ks}
         lift = {
             f"lift@{k}": mean / history if history and mean else None for k, mean in rows.items()
         }
-        return {**self.coverage, **novelty, **lift}
+        return {**self.coverage, **novelty, **lift, **mean_list_columns(self.frame, self.ks)}
 
     @cached_property
     def intervals(self) -> dict[str, list[float]]:
@@ -298,9 +300,7 @@ class Evaluation:
 
     @property
     def description(self) -> str:
-        """How many held-out rows (test or validation) were ranked, of how many users.
-
-        Users have several if several orders of ties or windows were evaluated."""
+        """How many held-out rows were ranked, of how many users (who may have several)."""
         counts = {"orders of ties": len(self.orders), "windows": len(self.windows)}
         return result_text.describe_cases(self.cases, self.on, self.users, counts)
 

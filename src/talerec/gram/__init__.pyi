@@ -20,7 +20,6 @@ from talerec.gram.terms import GramTerm as GramTerm
 from talerec.gram.terms import blend_terms as blend_terms
 from talerec.gram.terms import late_trend_counts as late_trend_counts
 from talerec.gram.terms import newest_rows as newest_rows
-from talerec.gram.terms import sum_terms as sum_terms
 from talerec.gram.terms import trend_counts as trend_counts
 from talerec.gram.terms import trend_scale as trend_scale
 from talerec.gram.terms import trend_span as trend_span

@@ -128,9 +128,10 @@ def tale_term(log: Log, weighting: TaleWeighting, targets: str = "single") -> Gr
         raise TalerecError("same_time=joint has one target at a time: use targets=single")
     if targets == "multi" and log.weight is not None:
         raise TalerecError("targets=multi does not support row weights: use targets=single")
+    key = ("tale", log, weighting, targets)
     log = newest_rows(log, weighting.max_history)
     scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
-    return GramTerm(log, _tale_pairs(log, scale, weighting, targets))
+    return GramTerm(log, _tale_pairs(log, scale, weighting, targets), key=key)
 
 
 def tale_columns(
@@ -276,13 +277,14 @@ def slit_term(log: Log, weighting: SlitWeighting) -> GramTerm:
     items. With norm="symmetric" the term also has a factor per source item and per target item.
     weighting: decay by lag, trend, targets, norm and history length.
     """
+    key = ("slit", log, weighting)
     log = newest_rows(log, weighting.max_history)
     scale = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
     row_pairs, columns = _slit_pairs(log, scale, weighting)
     if weighting.norm != "symmetric":
-        return GramTerm(log, row_pairs)
+        return GramTerm(log, row_pairs, key=key)
     source, target = (column_scale(log, entries) for entries in columns)
-    return GramTerm(log, row_pairs, scales=(source, target))
+    return GramTerm(log, row_pairs, scales=(source, target), key=key)
 
 
 def _slit_pairs(log: Log, scale: Array, weighting: SlitWeighting) -> tuple[Pairs, list[Array]]:
@@ -356,6 +358,7 @@ def slis_term(log: Log, max_history: int, norm: str = "none", decay_user: float 
     users by age. Sources and targets are the same, so K is G. max_history: how many of each user's
     last rows are used. norm, decay_user (days): as in `slit_gram`.
     """
+    key = ("slis", log, max_history, norm, decay_user)
     log = newest_rows(log, max_history)
     age = age_weights(log, decay_user)
     once = last_row_mask(log.ptr, log.item, len(log.items))
@@ -368,7 +371,7 @@ def slis_term(log: Log, max_history: int, norm: str = "none", decay_user: float 
     if norm == "symmetric":
         scale = column_scale(log, np.ones(log.rows))
         scales = (scale, scale)
-    return GramTerm(log, row_pairs, target_equals_source=True, scales=scales)
+    return GramTerm(log, row_pairs, target_equals_source=True, scales=scales, key=key)
 
 
 def lag_counts(

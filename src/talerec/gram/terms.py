@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import reduce
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +35,7 @@ class GramTerm(NamedTuple):
     target_equals_source: bool = False  # T is S, so K is G
     share: float = 1.0  # the factor of this summand
     scales: tuple[Array, Array] | None = None  # factors per source item and per target item
+    key: Hashable = None  # equal for terms with equal G and K, `share` apart; None: not comparable
 
     def build(self, memory: int | None) -> Gram:
         """Return this summand of a Gram as matrices G = S'S and K = S'T, items x items.
@@ -67,15 +66,6 @@ def blend_terms(
     if alpha in (0, 1):
         return [slis() if alpha else other()]
     return [slis()._replace(share=alpha), other()._replace(share=1 - alpha)]
-
-
-def sum_terms(terms: Sequence[GramTerm], memory: int | None = None) -> Gram:
-    """Return the Gram (G = S'S, K = S'T) that several terms add up to.
-
-    A linear model is solved from G and K, items x items. memory: bytes that the matrices of each
-    term may take (None: the free memory).
-    """
-    return reduce(add, (term.build(memory) for term in terms))
 
 
 def _transpose_symmetric(G: Matrix) -> Matrix:

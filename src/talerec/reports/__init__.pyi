@@ -6,3 +6,7 @@ from talerec.reports.charts.row_charts import dot_chart as dot_chart
 from talerec.reports.charts.row_charts import stacked_bar_chart as stacked_bar_chart
 from talerec.reports.markup import Html as Html
 from talerec.reports.page import standalone_svg as standalone_svg
+from talerec.reports.results import Chart as Chart
+from talerec.reports.results import ReportPage as ReportPage
+from talerec.reports.results import plot_result as plot_result
+from talerec.reports.results import render_result as render_result

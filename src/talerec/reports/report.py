@@ -40,6 +40,14 @@ _GROUP_WORDS = {
 }
 
 
+#: Statistics of lists that the page shows where a result has them, with their headings.
+_LIST_COLUMNS = {
+    "coverage": "Coverage", "novelty": "Novelty (bits)", "lift": "Popularity lift",
+    "gini": "Exposure (Gini)", "new": "New items", "diversity": "Diversity",
+    "calibration": "Calibration",
+}  # fmt: skip
+
+
 def _number(value: float | None) -> str:
     """Format a metric with four decimals; a dash if it is missing."""
     return "–" if value is None else f"{value:.4f}"
@@ -159,10 +167,8 @@ def _lists(result: Evaluation) -> list[Html]:
     table of coverage, novelty and popularity lift by list length k, with an explanation.
     """
     k = max(result.ks)
-    rows = [
-        [f"{k}", *(result.lists[f"{name}@{k}"] for name in ("coverage", "novelty", "lift"))]
-        for k in result.ks
-    ]
+    columns = {n: w for n, w in _LIST_COLUMNS.items() if f"{n}@{k}" in result.lists}
+    rows = [[f"{k}", *(result.lists[f"{name}@{k}"] for name in columns)] for k in result.ks]
     over_time = _by_period(result.frame, [f"{LIST_ROWS}@{k}", TARGET_ROWS])
     series = [
         Series("recommended items", over_time["at"], over_time[f"{LIST_ROWS}@{k}"]),
@@ -174,11 +180,14 @@ def _lists(result: Evaluation) -> list[Html]:
     words = "If the first line is above the second, the model recommends more popular items than"
     return [
         page.figure(plot, f"{words} users choose."),
-        page.table(["First", "Coverage", "Novelty (bits)", "Popularity lift"], rows),
+        page.table(["First", *columns.values()], rows),
         page.note(
             "Coverage: share of the catalogue in any list. Novelty: -log2 of an item's share"
             " of the training rows. Lift: mean training rows of recommended items divided by those"
-            " of history items."
+            " of history items. Gini: 0 if all items are listed equally often. New: share of listed"
+            " items that are not in the history. Diversity: mean distance of two items of a list by"
+            " their categories. Calibration: distance of the categories of list and history; 0 if"
+            " their shares are equal."
         ),
     ]
 
@@ -289,8 +298,9 @@ def render_comparison(outcome: Comparison, source: str) -> str:
 
 def _two_names(outcome: Comparison) -> tuple[str, str]:
     """Return the names of models A and B of a comparison, with (A) and (B) added if equal."""
-    a, b = outcome.a.model, outcome.b.model
-    return (a, b) if a != b else (f"{a} (A)", f"{b} (B)")
+    if outcome.names != ("A", "B"):
+        return outcome.names
+    return f"{outcome.a.model} (A)", f"{outcome.b.model} (B)"
 
 
 def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Html:

@@ -73,6 +73,27 @@ def peak_rss_mb() -> float | None:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
+def reset_high_water() -> bool:
+    """Set this process's high-water mark of memory to its present use; False if it cannot.
+
+    Linux alone lets a process do this, through /proc/self/clear_refs.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def high_water_mb() -> float | None:
+    """Return the most memory in MB (2**20 bytes) since `reset_high_water`; None if unknown."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 2**10
+    return None
+
+
 def format_bytes(size: float) -> str:
     """Return a number of bytes as text such as 1.2 GB."""
     for unit in ("bytes", "KB", "MB"):

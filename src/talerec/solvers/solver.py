@@ -65,27 +65,60 @@ def solve_gram(
     return Solution(solve_exact(gram, ridge), "exact")
 
 
-def solve_bounded(
-    gram: Gram, penalty: float | Array, bound: float, *, solver: str = "auto", neighbors: int = 100
-) -> Solution:
-    """Return B = I - P diag(g), P = (G + diag(penalty))^-1, with B_jj of at most `bound`.
+@dataclass(frozen=True, eq=False)
+class Inverse:
+    """P = (G + diag(penalty))^-1 of the exact solvers, or what the local solver knows of it.
 
-    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this is
-    EASE: items predict each other, and none predicts itself. penalty, solver, neighbors: as in
-    `solve_gram`. gram: only its G (items x items) is used, which says how often two items occur
-    together.
+    weights: P, dense; or, of the local solver, a sparse B with a zero diagonal. explained: of the
+    local solver, per target j, how much of G_jj + penalty_j the weights B explain; else None.
+    """
+
+    weights: Matrix
+    explained: Array | None
+    solver: str  # "exact", "local" or "torch"
+
+
+def invert_gram(
+    gram: Gram, penalty: float | Array, *, solver: str = "auto", neighbors: int = 100
+) -> Inverse:
+    """Return P = (G + diag(penalty))^-1, from which `bound_inverse` computes weights.
+
+    gram: only its G (items x items) is used, which says how often two items occur together.
+    penalty, solver, neighbors: as in `solve_gram`.
     """
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
     solver = choose_solver(gram, ridge) if solver == "auto" else solver
     if solver == "local":
-        return Solution(_solve_bounded_local(gram, ridge, bound, neighbors), "local")
+        from talerec.solvers.local import solve_local
+
+        return Inverse(*solve_local(gram, ridge, neighbors, zero_diagonal=True), "local")
     identity = sparse.eye_array(gram.items, format="csc")
     solution = solve_gram(Gram(gram.G, identity), ridge, solver=solver)
-    _bound_inverse(solution.weights, ridge, bound)
-    return solution
+    return Inverse(solution.weights, None, solution.solver)
 
 
-def _bound_inverse(inverse: Array, penalty: Array, bound: float) -> None:
+def bound_inverse(
+    inverse: Inverse, gram: Gram, penalty: float | Array, bound: float, *, in_place: bool = False
+) -> Solution:
+    """Return B = I - P diag(g), P = (G + diag(penalty))^-1, with B_jj of at most `bound`.
+
+    g_j is the penalty if 1 - penalty_j P_jj <= bound, else (1 - bound) / P_jj. With bound 0 this is
+    EASE: items predict each other, and none predicts itself. inverse: P, from `invert_gram` of the
+    same Gram and penalty; in_place: its arrays may be overwritten.
+    """
+    ridge = np.broadcast_to(np.float64(penalty), gram.items)
+    weights = inverse.weights if in_place else inverse.weights.copy()
+    if inverse.explained is None:
+        _bound_exact(weights, ridge, bound)
+        return Solution(weights, inverse.solver)
+    share = _bounded_share(gram.G.diagonal() + ridge - inverse.explained, ridge, bound)
+    weights.data *= share.astype(np.float32)[weights.indices]
+    if (share != 1).any():
+        weights = (weights + sparse.diags_array(1 - share, format="csr")).astype(np.float32)
+    return Solution(weights, inverse.solver)
+
+
+def _bound_exact(inverse: Array, penalty: Array, bound: float) -> None:
     """Turn P into I - P diag(g) in place, the diagonal of the result being at most `bound`.
 
     inverse: P = (G + diag(penalty))^-1, items x items, dense. g_j is penalty_j if 1 - penalty_j
@@ -96,23 +129,6 @@ def _bound_inverse(inverse: Array, penalty: Array, bound: float) -> None:
     diagonal = 1 - share
     inverse *= (-share / inverse[at, at]).astype(np.float32)
     inverse[at, at] = diagonal
-
-
-def _solve_bounded_local(gram: Gram, penalty: Array, bound: float, neighbors: int) -> Matrix:
-    """Return a sparse B = I - P diag(g) with a diagonal of at most `bound`, source x target.
-
-    P = (G + diag(penalty))^-1; g as in `solve_bounded`. It is computed from the local solver's
-    weights with a zero diagonal, about `neighbors` per target: what these leave unexplained of item
-    j is 1 / P_jj.
-    """
-    from talerec.solvers.local import solve_local
-
-    weights, explained = solve_local(gram, penalty, neighbors, zero_diagonal=True)
-    share = _bounded_share(gram.G.diagonal() + penalty - explained, penalty, bound)
-    weights.data *= share.astype(np.float32)[weights.indices]
-    if (share != 1).any():
-        weights = (weights + sparse.diags_array(1 - share, format="csr")).astype(np.float32)
-    return weights
 
 
 def _bounded_share(unexplained: Array, penalty: Array, bound: float) -> Array:

@@ -38,7 +38,9 @@ _STEPS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6, 2.5)  # weights relative to 
 #: Models of the library that cannot be a part of a blend: their scores are no stack of blocks.
 _NO_PARTS = ("blend", "ranker")
 
-_PART = re.compile(r"\s*([A-Za-z0-9_]+)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
+_SETTINGS = r"\s*(?:\(([^()]*)\))?\s*(?:,|$)"
+_PART = re.compile(r"\s*([A-Za-z0-9_]+)" + _SETTINGS)
+_MODEL = re.compile(r"\s*([A-Za-z0-9_.:]+)" + _SETTINGS)
 
 
 def parse_parts(text: str) -> list[tuple[str, list[str]]]:
@@ -47,15 +49,35 @@ def parse_parts(text: str) -> list[tuple[str, list[str]]]:
     A setting is text such as reg=500. Text of another form is a TalerecError; names and settings
     are not checked.
     """
+    return _parse_names(text, _PART, "parts")
+
+
+def parse_models(text: str, parameter: str) -> list[tuple[str, list[str]]]:
+    """Parse a text as `parse_parts` does, in which a name may also be ``module:Class``.
+
+    parameter: the caller's parameter with this text, which a TalerecError names.
+    """
+    return _parse_names(text, _MODEL, f"`{parameter}`", parameter)
+
+
+def _parse_names(
+    text: str, pattern: re.Pattern[str], subject: str, *parameters: str
+) -> list[tuple[str, list[str]]]:
+    """Return the (model name, list of settings) pairs of a text: `tempo, ease(reg=500)`.
+
+    pattern: of one model; its groups are the name and what stands in brackets. subject: what an
+    error says has this text; parameters: those that it names.
+    """
     parts: list[tuple[str, list[str]]] = []
     at = 0
     while at < len(text) or not parts:
-        match = _PART.match(text, at)
+        match = pattern.match(text, at)
         if match is None or match.end() == at:
-            raise TalerecError(
-                f"parts is {text!r}; it takes names of models such as tempo,ease "
+            message = (
+                f"{subject} is {text!r}; it takes names of models such as tempo,ease "
                 "or tempo,ease(reg=500)"
             )
+            raise TalerecError(message, *parameters)
         settings = [setting.strip() for setting in (match[2] or "").split(";")]
         parts.append((match[1], list(filter(None, settings))))
         at = match.end()

@@ -69,3 +69,5 @@ from talerec.models.core.recommender import weight_factor as weight_factor
 from talerec.models.core.recommender import write_lists as write_lists
 from talerec.models.core.scorer import TopItems as TopItems
 from talerec.models.core.scorer import join_reasons as join_reasons
+from talerec.models.core.shared_fits import SharedFits as SharedFits
+from talerec.models.core.shared_fits import SharedUse as SharedUse

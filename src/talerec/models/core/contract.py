@@ -8,7 +8,7 @@ models.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
 from html import escape
@@ -174,6 +174,15 @@ class RecommenderModel(HasParams, Recommender):
         if self._cache is None:
             return make()
         return self._cache.cached(stage, (type(self), log, params_until(self, stage)), make)
+
+    def shared(self, step: str, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return `make()`, or the result of an equal step of another model's fit to the same log.
+
+        step: the step of the fit that `make` belongs to, as `clock` names it. key: everything that
+        the result depends on. Only fits with a `SharedFits` as cache share steps; nobody may change
+        the result.
+        """
+        return make() if self._cache is None else self._cache.shared(step, key, make)
 
     @property
     def fitted(self) -> Fitted:

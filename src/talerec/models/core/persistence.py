@@ -60,6 +60,8 @@ class FitCache:
     everything that it depends on is equal.
     """
 
+    is_shared = False  # whether other fits use the results of `shared`
+
     def __init__(self) -> None:
         self._last: dict[str, tuple[Any, Any]] = {}
 
@@ -73,6 +75,21 @@ class FitCache:
             self._last.pop(step, None)  # free the old result before the new one is computed
             self._last[step] = (key, make())
         return self._last[step][1]
+
+    def shared(self, step: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return `make()`; `SharedFits` reuses results that fits of several models have in common.
+
+        step: the step of the fit that `make` belongs to, such as "gram". key: everything that the
+        result depends on. Nobody may change the result.
+        """
+        return make()
+
+    def nested(self, step: str) -> FitCache:
+        """Return a cache for fits that are a part of a step of a fit, such as "learn"; here empty.
+
+        step: the name of the step, as the fit's clock knows it.
+        """
+        return FitCache()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from talerec.data import Log
-from talerec.gram import lag_counts, slis_gram
+from talerec.gram import lag_counts, slis_term
 from talerec.models.core import param
 from talerec.models.linear import Linear
 from talerec.ranking import Weights
@@ -127,8 +127,9 @@ class Association(CountModel):
 
         Only the last `max_history` rows of a user count; `budget` is the memory to use, in bytes.
         """
-        together = slis_gram(log, max_history=self.max_history, memory=self.budget).G
+        together = self.build_gram(slis_term(log, self.max_history)).G
         if is_sparse(together):
             return together - sparse.diags_array(together.diagonal(), format="csr")
-        np.fill_diagonal(together, 0.0)
-        return together
+        counts = together.copy()  # other models may share the matrix
+        np.fill_diagonal(counts, 0.0)
+        return counts

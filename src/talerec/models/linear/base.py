@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from functools import reduce
+from operator import add
+from typing import Any, Self
 
 import numpy as np
 
 from talerec.data import Histories, Log
-from talerec.gram import Gram, GramTerm, sum_terms
+from talerec.gram import Gram, GramTerm
 from talerec.models.core import LEARN, SCORE, SOLVE, Model, UpdateState, param
 from talerec.ranking import Query, Weights, recency_query
 from talerec.runtime import Array, Clock, Matrix
-from talerec.solvers import SOLVERS, Solution, lower_triangle, require_torch, solve_gram
+from talerec.solvers import (
+    SOLVERS,
+    Solution,
+    bound_inverse,
+    invert_gram,
+    lower_triangle,
+    require_torch,
+    solve_gram,
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -38,6 +48,19 @@ class Linear(Model):
     def budget(self) -> int | None:
         """The bytes of memory for the Gram; None: all that is free."""
         return round(self.memory * 1e9) or None
+
+    def build_gram(self, term: GramTerm) -> Gram:
+        """Return the matrices G = S'S and K = S'T of a Gram term, times its share.
+
+        A Gram term says which pairs of source rows (S) and target rows (T) are summed up. Models
+        that are fitted to one log with a common cache share the matrices of equal terms, which
+        nobody may change.
+        """
+        if term.key is None:
+            return term.build(self.budget)
+        key, whole = (term.key, self.budget), term._replace(share=1.0)
+        gram: Gram = self.shared("gram", key, lambda: whole.build(self.budget))
+        return gram if term.share == 1.0 else term.share * gram
 
     def query(self, histories: Histories) -> Query:
         """Return x of each history: exp(-lag / recency) of its items, lag in rows from the last.
@@ -75,7 +98,7 @@ class RidgeModel(Linear):
 
         S has the weighted source items of each training example, T its target items.
         """
-        return sum_terms(self.gram_terms(log), self.budget)
+        return reduce(add, map(self.build_gram, self.gram_terms(log)))
 
     def gram_terms(self, log: Log) -> list[GramTerm]:
         """Return the summands of the Gram of a log: each has a G = S'S and a K = S'T, item x item.
@@ -103,8 +126,33 @@ class RidgeModel(Linear):
         gram: G = S'S and K = S'T, with S the source items and T the targets of the training
         examples.
         """
-        penalty = self.penalty(np.asarray(gram.G.diagonal()))
-        return solve_gram(gram, penalty, solver=self.solver, neighbors=self.neighbors)
+        return self.solve_shared(gram, self.penalty(np.asarray(gram.G.diagonal())), self.solver)
+
+    def solve_shared(self, gram: Gram, penalty: Array, solver: str) -> Solution:
+        """Return B = (G + diag(penalty))^-1 K, or that of another model with equal equations.
+
+        gram: G = S'S and K = S'T, item x item. penalty: one number per item. solver: its name, or
+        "auto". Models that are fitted to one log with a common cache share solutions, whose weights
+        nobody may change.
+        """
+        key = ("weights", gram, penalty.tobytes(), solver, self.neighbors)
+        solution: Solution = self.shared(
+            "solve", key, lambda: solve_gram(gram, penalty, solver=solver, neighbors=self.neighbors)
+        )
+        return solution
+
+    def solve_bounded(self, gram: Gram, penalty: Array, bound: float) -> Solution:
+        """Return B = I - P diag(g), P = (G + diag(penalty))^-1, its diagonal at most `bound`.
+
+        gram: G = X'X, with X user x item. penalty: one number per item. B is item x item; g is the
+        penalty, or larger where B_jj would exceed the bound. Models that are fitted to one log with
+        a common cache share P.
+        """
+        key = ("inverse", gram, penalty.tobytes(), self.solver, self.neighbors)
+        options: dict[str, Any] = {"solver": self.solver, "neighbors": self.neighbors}
+        inverse = self.shared("solve", key, lambda: invert_gram(gram, penalty, **options))
+        is_shared = self._cache is not None and self._cache.is_shared
+        return bound_inverse(inverse, gram, penalty, bound, in_place=not is_shared)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
         """Return the item x item weights B solved from a log's rows, and the name of the solver.

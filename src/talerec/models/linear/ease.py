@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from talerec.data import Log
-from talerec.gram import Gram, slis_gram
+from talerec.gram import Gram, slis_term
 from talerec.models.core import (
     SCORE,
     SOLVE,
@@ -22,7 +21,7 @@ from talerec.models.core import (
 from talerec.models.linear.base import RidgeModel, dropout_penalty
 from talerec.ranking import Weights
 from talerec.runtime import Array, Clock
-from talerec.solvers import Solution, solve_bounded
+from talerec.solvers import Solution
 
 DEFAULT_RECENCY = 2.0  # rows; where the log has too few rows to choose
 _RECENCIES = (1.0, 2.0, 4.0, 6.0, 10.0, 20.0, 60.0, math.inf)
@@ -58,22 +57,14 @@ class EASE(RidgeModel):
 
     def gram(self, log: Log) -> Gram:
         """Return G = K = X'X, item x item; X is user x item, 1 where the user has the item."""
-        return slis_gram(log, max_history=self.max_history, memory=self.budget)
+        return self.build_gram(slis_term(log, self.max_history))
 
     def solution(self, gram: Gram) -> Solution:
         """Return B of the ridge regression of G = X'X on itself, with a diagonal of 0.
 
         gram: G, item x item; X is user x item. The result has B and the name of the solver.
         """
-        return self._solve_bounded(gram, self.reg, 0.0)
-
-    def _solve_bounded(self, gram: Gram, penalty: Any, xi: float) -> Solution:
-        """Return B for a ridge penalty (a number, or one per item), its diagonal at most xi.
-
-        gram: G = X'X, X user x item. B is item x item; its diagonal has items' weights for
-        themselves. The result has the weights B and the name of the solver.
-        """
-        return solve_bounded(gram, penalty, xi, solver=self.solver, neighbors=self.neighbors)
+        return self.solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), 0.0)
 
     # -- recency --
 
@@ -101,12 +92,13 @@ class EASE(RidgeModel):
         """
         if self._update_state is not None:
             return self.query_recency
-        holdout = hold_out_last_rows(log)
+        holdout = self.shared("learn", ("last rows", log), lambda: hold_out_last_rows(log))
         if holdout is None:
             return DEFAULT_RECENCY
         train, queries = holdout
+        cache = None if self._cache is None else self._cache.nested("learn")
         neighbors = min(self.neighbors, _HOLDOUT_NEIGHBORS)
-        model = replace(self, recency=DEFAULT_RECENCY, neighbors=neighbors).fit(train)
+        model = replace(self, recency=DEFAULT_RECENCY, neighbors=neighbors).fit(train, cache=cache)
         gains = {}
         for recency in _RECENCIES:
             ranks = rank_targets(
@@ -175,13 +167,6 @@ class EDLAE(EASE):
         """Return reg + p / (1 - p) diag(G) by item, with p the dropout; diagonal: diag(G)."""
         return dropout_penalty(diagonal, self.reg, self.dropout)
 
-    def solution(self, gram: Gram) -> Solution:
-        """Return B (item x item) with a diagonal of 0, for the ridge penalty of dropout.
-
-        gram: G = X'X, with X user x item. The result has B and the name of the solver.
-        """
-        return self._solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), 0.0)
-
 
 @dataclass(eq=False, kw_only=True)
 class RDLAE(EDLAE):
@@ -208,4 +193,4 @@ class RDLAE(EDLAE):
 
         gram: G = X'X, with X user x item. The result has B and the name of the solver.
         """
-        return self._solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)
+        return self.solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)

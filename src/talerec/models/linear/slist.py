@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from talerec.data import Log
 from talerec.gram import (
     NORMS,
@@ -18,7 +20,7 @@ from talerec.gram import (
 )
 from talerec.models.core import SOLVE, param
 from talerec.models.linear.base import RidgeModel
-from talerec.solvers import Solution, solve_bounded
+from talerec.solvers import Solution
 
 _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation, WWW 2021"
 
@@ -92,7 +94,7 @@ class SLIS(SessionModel):
         gram: G = X'WX, with X user x item and W the weights of users. The result has B and the name
         of the solver.
         """
-        return solve_bounded(gram, self.reg, self.xi, solver=self.solver, neighbors=self.neighbors)
+        return self.solve_bounded(gram, self.penalty(np.asarray(gram.G.diagonal())), self.xi)
 
 
 @dataclass(eq=False, kw_only=True)

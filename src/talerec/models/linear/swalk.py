@@ -29,7 +29,7 @@ from talerec.runtime import (
     stage,
     template,
 )
-from talerec.solvers import keep_largest, solve_gram
+from talerec.solvers import keep_largest
 
 _CHUNK = 256  # walks per task of a thread
 
@@ -71,7 +71,7 @@ class SWalk(SLIT):
         steps. clock("name") adds the seconds of its block to that stage.
         """
         with clock("gram"):
-            slit, slis = self.gram(log), self._slis(log).build(self.budget)
+            slit, slis = self.gram(log), self.build_gram(self._slis(log))
         with clock("solve"):
             R, solver = self._solve_transitions(slit, self.solver)
             similar, _ = self._solve_transitions(slis, solver)
@@ -84,7 +84,8 @@ class SWalk(SLIT):
         gram: G = S'S and K = S'T of SLIT or SLIS; the weights are (G + reg I)^-1 K, item x item.
         Negative ones are dropped, and rows sum to 1.
         """
-        solution = solve_gram(gram, self.reg, solver=solver, neighbors=self.neighbors)
+        penalty = self.penalty(np.asarray(gram.G.diagonal()))
+        solution = self.solve_shared(gram, penalty, solver)
         return normalize_rows(solution.weights), solution.solver
 
 

@@ -68,7 +68,8 @@ def learn_from_log(
     facts = (snapshots, train.counts(), (int(rows.time[0]), int(rows.time[-1])))
     fits = []
     for is_joint in select_treatments(tie_order, query_sets):
-        fit_cache = cache.cached(f"first fit, joint {is_joint}", log, FitCache)
+        name = f"first fit, joint {is_joint}"
+        fit_cache = cache.cached(name, log, lambda: cache.nested("learn"))
         weights, statistics, rules = fit_weights(train, target_mask, is_joint, fit_cache)
         fits.append(HoldoutFit(weights, statistics.repeat_rates, *facts, rules))
     return learn_params(fits, tie_order, query_sets, target_mask)

@@ -14,6 +14,7 @@ from talerec.store import MAX_NAME
 
 T = TypeVar("T")
 Id = int | str
+ItemFields = dict[str, Any]  # values of an item by column; null empties a column
 Moment = int | float | str
 Positive = Annotated[int, Meta(ge=1)]
 Condition = Annotated[str, Meta(min_length=1, max_length=MAX_CONDITION)]
@@ -187,6 +188,29 @@ class ItemList(Struct):
     items: list[Item]
 
 
+class CatalogueItem(Struct):
+    """All that is known of one item, and whether it may be recommended now."""
+
+    model: str  # the version of the model
+    item_id: Id
+    fields: dict[str, Any]  # values by column, without nulls
+    available: bool  # not hidden, not sold out, and within its dates
+
+
+class ItemsStored(Struct):
+    """How many items were stored, and how many had these values before. They are on disk."""
+
+    accepted: int
+    unchanged: int
+
+
+class ItemDeleted(Struct):
+    """A deleted item."""
+
+    item_id: Id
+    deleted: bool  # always true
+
+
 class UserList(Struct):
     """The users that match a search."""
 
@@ -305,10 +329,11 @@ class Health(Struct):
 
 
 encode = msgspec.json.Encoder().encode
-_DECODERS: dict[type, Any] = {
+_DECODERS: dict[Any, Any] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (RecommendRequest, BatchRequest, SimilarRequest, ExplainRequest, EventsRequest)
 }
+_DECODERS[ItemFields] = msgspec.json.Decoder(ItemFields)
 
 
 def decode(body: bytes | bytearray, kind: type[T]) -> T:

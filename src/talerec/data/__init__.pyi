@@ -26,10 +26,12 @@ from talerec.data.item_values import build_rows as build_rows
 from talerec.data.item_values import check_fields as check_fields
 from talerec.data.item_values import describe_fields as describe_fields
 from talerec.data.item_values import integer_range as integer_range
+from talerec.data.item_values import to_json_value as to_json_value
 from talerec.data.items import CATEGORIES as CATEGORIES
 from talerec.data.items import CATEGORY as CATEGORY
 from talerec.data.items import DATE as DATE
 from talerec.data.items import NUMBER as NUMBER
+from talerec.data.items import SKIPPED as SKIPPED
 from talerec.data.items import TEXT as TEXT
 from talerec.data.items import VECTOR as VECTOR
 from talerec.data.items import ItemColumn as ItemColumn

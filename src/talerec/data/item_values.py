@@ -1,4 +1,4 @@
-"""Values of an item table that clients send as JSON: which are accepted, and in which type."""
+"""Values of an item table that clients send as JSON: which are accepted, in which type."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -151,10 +152,11 @@ def _writable_type(dtype: Any) -> Any:
 
 
 def check_fields(values: Mapping[str, Any], fields: Mapping[str, ItemField]) -> dict[str, Any]:
-    """Return the values that a client sends of an item, ready to be stored; null empties a field.
+    """Return the values that a client sends of an item, ready to be stored.
 
-    values: of JSON, by field. fields: those that may be written. Times of availability become ISO
-    8601 in UTC. TalerecError names the first field that does not exist, or whose value is invalid.
+    values: of JSON, by field; null empties one. fields: those that may be written. Times of
+    availability become ISO 8601 in UTC. TalerecError names the first field that does not exist, or
+    whose value is invalid.
     """
     checked = {}
     for name, value in values.items():
@@ -164,12 +166,12 @@ def check_fields(values: Mapping[str, Any], fields: Mapping[str, ItemField]) -> 
             raise TalerecError(f"there is no column {name[:_MAX_SHOWN]!r}; there are {shown}")
         parsed = field.parse(value)
         is_time = isinstance(parsed, datetime) and name in AVAILABILITY
-        checked[name] = parsed.isoformat() + "Z" if is_time else value
+        checked[name] = f"{parsed.replace(tzinfo=None).isoformat()}Z" if is_time else value
     return checked
 
 
 def _require(value: Any, is_valid: bool, kind: str) -> Any:
-    """Return a value; _InvalidValueError, which says that it is not `kind`, unless it is valid."""
+    """Return a value; _InvalidValueError, which says that it is not `kind`, if it is invalid."""
     if not is_valid:
         raise _InvalidValueError(f"{_show(value)} is not {kind}")
     return value
@@ -252,3 +254,19 @@ def _parse_or_null(field: ItemField, value: Any) -> Any:
         return field.parse(value)
     except TalerecError:
         return None
+
+
+def to_json_value(value: Any) -> Any:
+    """Return a value of an item table as JSON has it: times as ISO 8601, other types as text.
+
+    None for null, and for numbers that are not finite.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [to_json_value(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Decimal):
+        return float(value)
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -188,29 +188,6 @@ class ItemList(Struct):
     items: list[Item]
 
 
-class CatalogueItem(Struct):
-    """All that is known of one item, and whether it may be recommended now."""
-
-    model: str  # the version of the model
-    item_id: Id
-    fields: dict[str, Any]  # values by column, without nulls
-    available: bool  # not hidden, not sold out, and within its dates
-
-
-class ItemsStored(Struct):
-    """How many items were stored, and how many had these values before. They are on disk."""
-
-    accepted: int
-    unchanged: int
-
-
-class ItemDeleted(Struct):
-    """A deleted item."""
-
-    item_id: Id
-    deleted: bool  # always true
-
-
 class UserList(Struct):
     """The users that match a search."""
 

@@ -18,6 +18,9 @@ from talerec.store.item_counts import limit_repeats as limit_repeats
 from talerec.store.item_counts import start_of_days as start_of_days
 from talerec.store.item_tail import ItemChanges as ItemChanges
 from talerec.store.item_tail import ItemTail as ItemTail
+from talerec.store.item_transfer import ItemImport as ItemImport
+from talerec.store.item_transfer import export_items as export_items
+from talerec.store.item_transfer import import_items as import_items
 from talerec.store.items import MAX_STORED_ITEMS as MAX_STORED_ITEMS
 from talerec.store.items import CatalogueFacts as CatalogueFacts
 from talerec.store.items import CatalogueFullError as CatalogueFullError

@@ -82,7 +82,7 @@ def test_an_unavailable_item_is_in_no_list(service, fields):
         "/v1/recommend:batch", {"requests": [{"history": rows([0]), "k": 24}]}
     ).json
     assert 4 not in [item["item_id"] for item in batch["answers"][0]["items"]]
-    put(service, 4, {name: None for name in fields})
+    put(service, 4, dict.fromkeys(fields))
     assert 4 in next_items(service, [0], **everything)
     assert service.get("/v1/items/4").json["available"] is True
 

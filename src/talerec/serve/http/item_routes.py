@@ -11,6 +11,7 @@ from talerec import columns
 from talerec.data import check_fields
 from talerec.errors import TalerecError
 from talerec.serve import ApiError, Settings, SharedState, encode, is_local, schemas
+from talerec.serve.http.item_schemas import CatalogueItem, ItemDeleted, ItemsStored
 from talerec.serve.http.messages import NDJSON, HttpRequest, Response, read_body, read_json
 from talerec.serve.model import ServedModel
 from talerec.serve.users import UserState
@@ -38,8 +39,9 @@ class ItemRoutes:
 
     async def get_item(self, http: HttpRequest) -> Response:
         """Handle GET /v1/items/{item_id}: return the item's fields; 404 if it is unknown."""
-        item = validate_item_id(http.path_id)
-        return Response(encode(http.model.get_item(item)))
+        model = http.model
+        item = CatalogueItem(model.version, *model.get_item(validate_item_id(http.path_id)))
+        return Response(encode(item))
 
     async def put_item(self, http: HttpRequest) -> Response:
         """Handle PUT /v1/items/{item_id}: store fields of an item; 200 once they are on disk.
@@ -89,13 +91,13 @@ class ItemRoutes:
             raise ApiError(404, "unknown_item", f"item {item!r} is unknown")
         await self._wait_for_workers(seq)
         item_id = int(item) if kinds.item == "integer" else item
-        return Response(encode(schemas.ItemDeleted(item_id, True)))
+        return Response(encode(ItemDeleted(item_id, True)))
 
     async def _store(self, changes: list[ItemChange]) -> Response:
         """Store changes of items, wait for all workers, and return the counts as a response."""
         written: ItemsWritten = await self._state.write(WriteRequest(items=changes))
         await self._wait_for_workers(written.seq)
-        return Response(encode(schemas.ItemsStored(written.accepted, written.unchanged)))
+        return Response(encode(ItemsStored(written.accepted, written.unchanged)))
 
     async def _wait_for_workers(self, seq: int) -> None:
         """Wait until the models of all workers have the change of items `seq`, for five seconds."""
@@ -150,7 +152,7 @@ def _check_item(
 def _check_lines(
     model: ServedModel, lines: list[tuple[int, bytes]], kind: str | None
 ) -> list[ItemChange]:
-    """Return the items of lines of JSON, with their numbers, as changes; ApiError names the line.
+    """Return the items of numbered lines of JSON as changes; ApiError names the line.
 
     `model` says which columns there are, and `kind` whether ids are "integer" or "text".
     """

@@ -1,4 +1,4 @@
-"""The JSON schema of an item's fields in the OpenAPI document, by the columns of the item table."""
+"""The JSON of items: responses, and the schema of an item's fields by columns of a table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
+from msgspec import Struct
 
 from talerec.data import MAX_FIELD_ENTRIES, MAX_FIELD_TEXT, ItemField, integer_range
+from talerec.serve import schemas
 
 Json = dict[str, Any]
 
@@ -17,8 +19,31 @@ _DATE = {"type": "string", "format": "date", "pattern": "^(19|20)[0-9]{2}-[0-9]{
 _ANY_OBJECT = {"type": "object", "description": "Values by column of the item table."}
 
 
+class CatalogueItem(Struct):
+    """All that is known of one item, and whether it may be recommended now."""
+
+    model: str  # the version of the model
+    item_id: schemas.Id
+    fields: dict[str, Any]  # values by column, without nulls
+    available: bool  # not hidden, not sold out, and within its dates
+
+
+class ItemsStored(Struct):
+    """How many items were stored, and how many had these values before. They are on disk."""
+
+    accepted: int
+    unchanged: int
+
+
+class ItemDeleted(Struct):
+    """A deleted item."""
+
+    item_id: schemas.Id
+    deleted: bool  # always true
+
+
 def build_fields_schema(fields: Mapping[str, ItemField] | None, time: Json) -> Json:
-    """Return the JSON schema of the fields of an item that clients may write; null empties one.
+    """Return the JSON schema of an item's fields that clients may write; null empties one.
 
     fields: the columns, by name; None if the client may not know them. time: the schema of a time.
     """

@@ -13,7 +13,12 @@ import msgspec
 
 from talerec import __version__
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
-from talerec.serve.http.item_schemas import build_fields_schema
+from talerec.serve.http.item_schemas import (
+    CatalogueItem,
+    ItemDeleted,
+    ItemsStored,
+    build_fields_schema,
+)
 from talerec.serve.model import MAX_TIMESTAMP, ServedModel
 from talerec.serve.users import find_id_kinds
 from talerec.store import MAX_ID, IdKinds
@@ -76,7 +81,7 @@ _CLASSES = (
     schemas.ExplainRequest, schemas.Explanation, schemas.ItemList, schemas.UserList,
     schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health,
     schemas.EventsRequest, schemas.EventsAdded, schemas.UserDeleted, schemas.Stats, ErrorBody,
-    schemas.CatalogueItem, schemas.ItemsStored, schemas.ItemDeleted,
+    CatalogueItem, ItemsStored, ItemDeleted,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which items may be recommended at a time: not deleted, not hidden, and within their dates."""
+"""Which items may be recommended at a time: not deleted or hidden, and within their dates."""
 
 from __future__ import annotations
 

@@ -6,19 +6,22 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from talerec.serve import SharedState
 from talerec.serve.model.served import ServedModel
 from talerec.store import ItemChanges, ItemTail, StoredItem
 
-if TYPE_CHECKING:
-    from talerec.serve.model.reload import ModelHolder
-
 logger = logging.getLogger("talerec")
 
 _CHECK_S = 0.2  # seconds between checks for models that lack changes
 _MAX_PAUSE_S = 0.5  # seconds between two applications of changes, at most
+
+
+class HoldsModel(Protocol):
+    """An object that has the model in use, None while none is loaded."""
+
+    current: ServedModel | None
 
 
 class ItemUpdates:
@@ -52,7 +55,7 @@ class ItemUpdates:
         self._changed.set()
 
     def warm(self, served: ServedModel) -> None:
-        """Apply an invented change to a model and discard the result: libraries are loaded by then.
+        """Apply an invented change to a model, and discard the result, to load all libraries.
 
         Nothing happens without a store.
         """
@@ -72,7 +75,7 @@ class ItemUpdates:
             return served
         return served.with_changes(changes, self._store)
 
-    def run(self, holders: Sequence[ModelHolder], stop: threading.Event) -> None:
+    def run(self, holders: Sequence[HoldsModel], stop: threading.Event) -> None:
         """Apply changes to the models of some holders until `stop` is set; body of a thread."""
         logged = ""
         while not stop.is_set():
@@ -88,7 +91,7 @@ class ItemUpdates:
             stop.wait(min(seconds if not logged else _MAX_PAUSE_S, _MAX_PAUSE_S))
             self._changed.wait(_CHECK_S)
 
-    def _apply(self, holders: Sequence[ModelHolder]) -> None:
+    def _apply(self, holders: Sequence[HoldsModel]) -> None:
         """Apply all changes that were read to the models of `holders`; report the last change."""
         if self._tail is None:
             return

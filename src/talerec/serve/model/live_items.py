@@ -8,10 +8,8 @@ scores items by their content scores new ones, and unavailable items are in no l
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from talerec.data import (
     describe_fields,
     equal_rows,
     replace_rows,
+    to_json_value,
 )
 from talerec.errors import TalerecError
 from talerec.models.core import ITEM_COLUMNS, Fitted, Model
@@ -87,7 +86,7 @@ class LiveItems:
         """
         row = self.info[position].to_dicts()[0]
         row.pop(columns.ITEM)
-        fields = {name: _show_value(value) for name, value in row.items() if value is not None}
+        fields = {name: to_json_value(value) for name, value in row.items() if value is not None}
         fields |= self.availability.describe_item(position)
         flags = self.availability.flags(now)
         return fields, flags is None or bool(flags[position])
@@ -132,9 +131,9 @@ class LiveItems:
         A field that was never put has the value of the saved model's table, unless the item was
         deleted before. Rows that the saved model has (up to `trained_seq`) are left out.
         """
-        known = self.items.text_positions([row.item for row in rows])
+        places = self.items.text_positions([row.item for row in rows])
         rows = [
-            row for row, position in zip(rows, known.tolist(), strict=True)
+            row for row, position in zip(rows, places.tolist(), strict=True)
             if row.fields is not None
             and (row.seq > trained_seq or not 0 <= position < len(self.base))
         ]  # fmt: skip
@@ -192,14 +191,3 @@ def _add_items(model: Model, table: pl.DataFrame) -> Model:
     except TalerecError as error:
         logger.error("new items cannot be scored: %s", error)
         return model
-
-
-def _show_value(value: Any) -> Any:
-    """Return a value of an item table as JSON has it: times and other types as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, list):
-        return [_show_value(entry) for entry in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return value.isoformat() if isinstance(value, date) else str(value)

@@ -9,6 +9,7 @@ from copy import copy
 from functools import cached_property, lru_cache
 from itertools import chain, count, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -311,14 +312,13 @@ class ServedModel:
         positions = map(self.catalogue.position, ids)
         return self._list_items([item for item in positions if item >= 0])
 
-    def get_item(self, item_id: schemas.Id) -> schemas.CatalogueItem:
-        """Return all that is known of an item, and whether it may be recommended now.
+    def get_item(self, item_id: schemas.Id) -> tuple[schemas.Id, dict[str, Any], bool]:
+        """Return an item's id, its values by field, and whether it may be recommended now.
 
         ApiError 404 if neither the model nor the store knows it.
         """
         item = self._find_item(item_id)
-        fields, is_available = self._all_items.describe_item(item, now_us())
-        return schemas.CatalogueItem(self.version, self.catalogue.ids[item], fields, is_available)
+        return self.catalogue.ids[item], *self._all_items.describe_item(item, now_us())
 
     def _list_items(self, items: list[int]) -> schemas.ItemList:
         """Return the items at these vocabulary positions with ids, titles and columns."""

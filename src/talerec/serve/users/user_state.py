@@ -104,7 +104,7 @@ class UserState:
             follow_events(self.tail, model)
 
     def _on_poll(self, tail: EventTail) -> None:
-        """Save new deletions of users and read changed items; publish how far this worker has read.
+        """Save new deletions of users, read changed items, and publish how far this worker is.
 
         Called after each poll of the store by `tail`, the cache of recent events that polls it. The
         number of that row (`tail.seq`, negative before the first answer) goes to the state that all

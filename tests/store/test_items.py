@@ -146,3 +146,27 @@ def test_an_import_is_checked_by_a_models_table(tmp_path: Path) -> None:
     command = ("items", "import", tmp_path / "t.csv", "--store", address)
     assert "there is no column 'prise'" in refusal(*command, "--artifact", path)
     assert "1 items changed" in works(*command)
+
+
+def test_a_deletion_during_an_import_holds_unless_the_item_is_put_later(tmp_path, monkeypatch):
+    """Items are committed in parts: of a deletion and an import, the later commit counts."""
+    from talerec.store import import_items, item_transfer
+
+    store = Store.open(f"sqlite:///{tmp_path}/shop.db")
+    monkeypatch.setattr(item_transfer, "_COMMIT_ITEMS", 5)
+    write, n_commits = Store.write_items, []
+
+    def write_and_delete(self: Store, *arguments: Any) -> Any:
+        written = write(self, *arguments)
+        n_commits.append(written.accepted)
+        if len(n_commits) == 1:
+            self.delete_item("0", 1)  # was imported before
+            self.delete_item("11", 1)  # is imported later
+        return written
+
+    monkeypatch.setattr(Store, "write_items", write_and_delete)
+    import_items(store, pl.DataFrame({"item_id": range(12), "title": ["x"] * 12}))
+    assert n_commits == [5, 5, 2]
+    assert [item for item, values in state(store).items() if values is None] == ["0"]
+    assert store.catalogue_facts().items == 11
+    store.close()

@@ -39,9 +39,9 @@ class ItemRoutes:
 
     async def get_item(self, http: HttpRequest) -> Response:
         """Handle GET /v1/items/{item_id}: return the item's fields; 404 if it is unknown."""
-        model = http.model
-        item = CatalogueItem(model.version, *model.get_item(validate_item_id(http.path_id)))
-        return Response(encode(item))
+        model, item = http.model, validate_item_id(http.path_id)
+        facts = await self._run_in_thread(model.get_item, item)
+        return Response(encode(CatalogueItem(model.version, *facts)))
 
     async def put_item(self, http: HttpRequest) -> Response:
         """Handle PUT /v1/items/{item_id}: store fields of an item; 200 once they are on disk.
@@ -52,8 +52,8 @@ class ItemRoutes:
         self._check_may_write()
         values = await read_json(http, schemas.ItemFields, self._settings)
         kinds = await self._settle_kinds(http, http.path_id)
-        change = _check_item(http.model, http.path_id, values, kinds.item)
-        return await self._store([change])
+        arguments = (http.model, http.path_id, values, kinds.item)
+        return await self._store([await self._run_in_thread(_check_item, *arguments)])
 
     async def put_items(self, http: HttpRequest) -> Response:
         """Handle POST /v1/items: store the items of a body of NDJSON, all of them or none.

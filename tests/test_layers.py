@@ -102,7 +102,8 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("uvicorn", "serve.process.http_protocol serve.process.draining_server"),
         (
             "msgspec",
-            "serve.schemas serve.errors serve.model.served serve.http.app serve.http.openapi",
+            "serve.schemas serve.errors serve.model.served serve.http.app serve.http.openapi"
+            " serve.http.item_schemas",
         ),
         ("sqlite3", "data.read.databases"),
         ("duckdb", "data.read.databases"),

@@ -394,7 +394,7 @@ def test_content_is_a_part_of_a_blend_of_the_logs_items(tmp_path: Path) -> None:
 
 def test_items_without_rows_are_not_popular(tmp_path: Path) -> None:
     pytest.importorskip("msgspec", reason="needs the extra serve")
-    from talerec.serve.model.catalogue import PopularItems
+    from talerec.serve.model.popular import PopularItems
 
     model = tr.Content().fit(shop())
     assert model.fitted.training["unseen_items"] == 6

@@ -15,6 +15,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 from talerec.models.core import matching_items
 from talerec.serve import ABSENT
 from talerec.serve.model import catalogue
+from talerec.serve.model.popular import PopularItems
 from talerec.store import StoredRow
 
 
@@ -71,7 +72,7 @@ def test_popular_items_before_a_time_are_those_of_the_rows_and_events_before_it(
     end = int(log.time.max())
     times = [end + n * 3_600_000_000 for n in range(1, 7)]
     events = [StoredRow(n, "ann", str(1 + n % 3), when) for n, when in enumerate(times)]
-    popular = catalogue.PopularItems(tr.Popular().fit(log).fitted)
+    popular = PopularItems(tr.Popular().fit(log).fitted)
     nothing = np.empty(0, np.int64)
     assert popular.top_before(end + 1, None, nothing, k) == popular.ranked()[0][:k].tolist()
     popular.events.add(events)
@@ -80,7 +81,7 @@ def test_popular_items_before_a_time_are_those_of_the_rows_and_events_before_it(
     since = popular.events.since
     assert popular.top_before(times[-1] + 1, since, codes, k) == popular.ranked()[0][:k].tolist()
     middle = int(np.median(log.time))
-    earlier = catalogue.PopularItems(tr.Popular().fit(log.keep(log.time < middle)).fitted)
+    earlier = PopularItems(tr.Popular().fit(log.keep(log.time < middle)).fitted)
     assert popular.top_before(middle, None, nothing, k) == earlier.ranked()[0][:k].tolist()
 
 

@@ -248,7 +248,7 @@ def test_the_service_conforms_to_its_openapi_document(kind, request):
     program = CHECK.format(url=service.url, examples=30)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
-    assert int(ran.stdout.split()[-1]) >= (12 if kind == "with_store" else 9)  # operations called
+    assert int(ran.stdout.split()[-1]) >= (15 if kind == "with_store" else 10)  # operations called
 
 
 #: Runs in its own process because of its warnings. JSON Schema cannot express which text is a valid
@@ -256,6 +256,7 @@ def test_the_service_conforms_to_its_openapi_document(kind, request):
 CHECK = """
 import hypothesis, schemathesis
 from schemathesis import GenerationMode
+from schemathesis.core.errors import SerializationNotPossible
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 calm = hypothesis.settings(max_examples={examples}, deadline=None, database=None, derandomize=True,
@@ -280,6 +281,8 @@ for operation in schemathesis.openapi.from_url("{url}/openapi.json").get_all_ope
             check(operation.ok(), mode)
         except hypothesis.errors.Unsatisfiable:
             pass  # a request without parameters cannot be invalid
+        except SerializationNotPossible:
+            pass  # Schemathesis does not write lines of JSON
 print(len(called))
 """
 

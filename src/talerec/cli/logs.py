@@ -153,7 +153,7 @@ def import_(
     # source: options of the log; an event store is a database of events that a service reads
     from talerec.store import Store, import_log
 
-    address = _store_address(store)
+    address = store_address(store)
     if source.weight is not None or source.event_weights is not None:
         raise TalerecError(
             "--weight and --event-weights are for fit; a store keeps unweighted events"
@@ -200,8 +200,8 @@ def export(
     if artifact and user is None:
         raise TalerecError("--artifact needs --user")
     rows = 0
-    address = _store_address(store)
-    with _open_store(address) as opened, reporting(json), append_tables(path) as append:
+    address = store_address(store)
+    with open_store(address) as opened, reporting(json), append_tables(path) as append:
         frames = export_events(opened) if user is None else _user_records(address, user, artifact)
         for frame in frames:
             append(frame)
@@ -239,12 +239,12 @@ def delete_user(
     """Delete a user's events; services, fits and imports then ignore the user's earlier rows."""
     from talerec.store import now_us, validate_id
 
-    with _open_store(_store_address(store)) as opened:
+    with open_store(store_address(store)) as opened:
         opened.delete_user(validate_id(user, "user"), now_us())
     print_line(f"{opened.name}: deleted user {user}")
 
 
-def _store_address(option: str | None) -> str:
+def store_address(option: str | None) -> str:
     """Return the address of an event store: the value of --store, else of TALEREC_STORE.
 
     Raise an error if neither is set.
@@ -255,7 +255,7 @@ def _store_address(option: str | None) -> str:
     return address
 
 
-def _open_store(address: str) -> Store:
+def open_store(address: str) -> Store:
     """Return the event store (a database of events) at `address`, opened.
 
     TalerecError if it is a database file that does not exist.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import polars as pl
 
 from talerec import columns
 from talerec.data.frames import require_columns, require_id_type
 from talerec.data.vocabulary import Vocabulary
 from talerec.errors import InvalidLogError
+from talerec.runtime import Array
 
 logger = logging.getLogger("talerec")
 
@@ -39,15 +41,25 @@ def match_items(table: pl.DataFrame, items: Vocabulary) -> tuple[pl.DataFrame, p
 def select_new_rows(table: pl.DataFrame, info: pl.DataFrame, items: Vocabulary) -> pl.DataFrame:
     """Return rows of an item table whose items are not in a vocabulary, shaped like `info`.
 
-    table: ids are in the column item_id. info: an earlier table, whose columns and types the rows
-    get; columns that `table` does not have are null. The first row of an id counts. InvalidLogError
+    table, info: as for `shape_rows`. The first row of an id counts. InvalidLogError without ids, or
+    if a value cannot have the type of its column.
+    """
+    rows = shape_rows(table, info, items)
+    return rows.filter(~rows[columns.ITEM].is_in(items.ids.implode()))
+
+
+def shape_rows(table: pl.DataFrame, info: pl.DataFrame, items: Vocabulary) -> pl.DataFrame:
+    """Return the first row of each item of a table, with the columns and types of `info`.
+
+    table: ids are in the column item_id; rows whose id cannot have the type of `items` are left
+    out. info: an earlier table; columns that `table` does not have are null. InvalidLogError
     without ids, or if a value cannot have the type of its column.
     """
     require_columns(table.columns, [columns.ITEM])
     require_id_type(table[columns.ITEM])
     ids = items.cast_ids(table[columns.ITEM])
-    is_new = ids.is_not_null() & ids.is_first_distinct() & ~ids.is_in(items.ids.implode())
-    rows = table.with_columns(ids.alias(columns.ITEM)).filter(is_new)
+    rows = table.with_columns(ids.alias(columns.ITEM))
+    rows = rows.filter(ids.is_not_null() & ids.is_first_distinct())
     names = [name for name in info.columns if name in rows.columns]
     try:
         typed = rows.select(names).cast({name: info.schema[name] for name in names})
@@ -55,6 +67,29 @@ def select_new_rows(table: pl.DataFrame, info: pl.DataFrame, items: Vocabulary) 
         reason = str(error).splitlines()[0]
         raise InvalidLogError(f"a value does not fit the item table: {reason}") from None
     return pl.concat([info.clear(), typed], how="diagonal")
+
+
+def equal_rows(table: pl.DataFrame, others: pl.DataFrame) -> Array:
+    """Return, for each row of a table, whether the same row of `others` has the same values.
+
+    Both have the same columns and number of rows; nulls are equal.
+    """
+    is_equal = np.ones(len(table), bool)
+    for column in table.get_columns():
+        is_equal &= column.eq_missing(others[column.name]).to_numpy()
+    return is_equal
+
+
+def replace_rows(table: pl.DataFrame, rows: pl.DataFrame, positions: Array) -> pl.DataFrame:
+    """Return a table with `rows` at some positions, at its end, too.
+
+    Both have the same columns and types. positions: one per row, all different; those from the
+    length of the table on must have no gap.
+    """
+    n_rows = max(len(table), int(positions.max(initial=-1)) + 1)
+    order = np.arange(n_rows)
+    order[positions] = len(table) + np.arange(len(rows))
+    return pl.concat([table, rows])[order]
 
 
 def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -> None:

@@ -21,6 +21,7 @@ from talerec.data import Log, MergedLog, as_log, merge_logs
 from talerec.errors import TalerecError
 from talerec.models.core import (
     STORE,
+    STORE_ITEM_SEQ,
     STORE_SEQ,
     Fitted,
     Model,
@@ -152,7 +153,7 @@ def _updated_facts(before: Fitted, log: Log) -> dict[str, Any]:
     dropped.
     """
     facts = {**before.training, **training_facts(log)}
-    for name in (STORE, STORE_SEQ):
+    for name in (STORE, STORE_SEQ, STORE_ITEM_SEQ):
         facts.pop(name, None)  # rows from elsewhere may be of users who were deleted in the store
     facts["updates"] = int(before.training.get("updates", 0)) + 1
     return facts

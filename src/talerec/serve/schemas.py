@@ -14,6 +14,7 @@ from talerec.store import MAX_NAME
 
 T = TypeVar("T")
 Id = int | str
+ItemFields = dict[str, Any]  # values of an item by column; null empties a column
 Moment = int | float | str
 Positive = Annotated[int, Meta(ge=1)]
 Condition = Annotated[str, Meta(min_length=1, max_length=MAX_CONDITION)]
@@ -320,10 +321,11 @@ class Health(Struct):
 
 
 encode = msgspec.json.Encoder().encode
-_DECODERS: dict[type, Any] = {
+_DECODERS: dict[Any, Any] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (RecommendRequest, BatchRequest, SimilarRequest, ExplainRequest, EventsRequest)
 }
+_DECODERS[ItemFields] = msgspec.json.Decoder(ItemFields)
 
 
 def decode(body: bytes | bytearray, kind: type[T]) -> T:

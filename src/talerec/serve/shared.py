@@ -38,6 +38,8 @@ HELP = {
     "talerec_store_failures_total": "Requests that failed because of the store.",
     "talerec_store_commits_total": "Commits to the store; waiting requests share a commit.",
     "talerec_store_commit_seconds_total": "Time that commits took.",
+    "talerec_catalogue_items": "Items of the store, without deleted ones.",
+    "talerec_catalogue_changed_timestamp_seconds": "When an item of the store last changed.",
     "talerec_learned_timestamp_seconds": "Time of the last background fit; 0 before the first.",
     "talerec_learned_rows": "New rows of the last background fit.",
     "talerec_learn_seconds": "Duration of the last background fit.",
@@ -56,7 +58,7 @@ HELP = {
     "talerec_model_loaded_timestamp_seconds": "When the model in use was loaded, in Unix seconds.",
 }
 _RESTARTS = ("workers_replaced", "workers_hung")
-_VERSION, _READY, _SEQ, _STATE_COLUMNS = 0, 1, 2, 3
+_VERSION, _READY, _SEQ, _ITEM_SEQ, _STATE_COLUMNS = 0, 1, 2, 3, 4
 
 
 class SharedState:
@@ -138,7 +140,19 @@ class SharedState:
         """Publish the number of the last store row that this worker has read; negative means 0."""
         self._worker_states[self.worker, _SEQ] = max(seq, 0)
 
+    def set_item_seq(self, seq: int) -> None:
+        """Publish the number of the last change of items that this worker's models have."""
+        self._worker_states[self.worker, _ITEM_SEQ] = seq
+
     # -- all workers --
+
+    def has_items_everywhere(self, seq: int) -> bool:
+        """Have the models of every worker that serves one the change of items number `seq`?
+
+        Workers publish the last change by `set_item_seq`.
+        """
+        rows = self._worker_states[: self.workers]
+        return bool((rows[rows[:, _READY] > 0, _ITEM_SEQ] >= seq).all())
 
     def is_read_by_all(self, seq: int) -> bool:
         """Has every worker that serves a model read the event store up to the row number `seq`?

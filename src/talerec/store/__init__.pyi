@@ -16,6 +16,17 @@ from talerec.store.item_counts import MAX_PER_USER as MAX_PER_USER
 from talerec.store.item_counts import RecentCounts as RecentCounts
 from talerec.store.item_counts import limit_repeats as limit_repeats
 from talerec.store.item_counts import start_of_days as start_of_days
+from talerec.store.item_tail import ItemChanges as ItemChanges
+from talerec.store.item_tail import ItemTail as ItemTail
+from talerec.store.item_transfer import ItemImport as ItemImport
+from talerec.store.item_transfer import export_items as export_items
+from talerec.store.item_transfer import import_items as import_items
+from talerec.store.items import MAX_STORED_ITEMS as MAX_STORED_ITEMS
+from talerec.store.items import CatalogueFacts as CatalogueFacts
+from talerec.store.items import CatalogueFullError as CatalogueFullError
+from talerec.store.items import ItemChange as ItemChange
+from talerec.store.items import ItemsWritten as ItemsWritten
+from talerec.store.items import StoredItem as StoredItem
 from talerec.store.measurements import Exclusion as Exclusion
 from talerec.store.measurements import Measurement as Measurement
 from talerec.store.measurements import MeasurementProgress as MeasurementProgress

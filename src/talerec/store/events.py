@@ -86,12 +86,14 @@ class AppendResult(NamedTuple):
 # -- tables ----------------------------------------------------------------------------------------
 
 #: Version of the tables. A change adds a migration to `_MIGRATIONS`; released ones never change.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: Statements that bring a store of the previous version to each version. `talerec_meta` has one
 #: row: its `seq` is the last one given to an event or a deletion. A writer locks that row, so a
 #: smaller seq is always committed before a larger one. `user_ids` and `item_ids` are the kinds of
 #: ids, "integer" or "text"; `deleted_until` is the latest time up to which a deletion holds.
+#: `item_seq` numbers the commits that change items of the catalogue, `items` counts the items that
+#: are not deleted, and `items_changed` is the time of the last change.
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
         "create table talerec_meta"
@@ -120,6 +122,14 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
         "alter table talerec_meta add column user_ids text",
         "alter table talerec_meta add column item_ids text",
         "alter table talerec_meta add column deleted_until bigint not null default 0",
+    ),
+    4: (
+        "create table talerec_items (item_id text not null primary key, seq bigint not null,"
+        " fields text, is_whole integer not null)",
+        "create index talerec_items_by_seq on talerec_items (seq, item_id)",
+        "alter table talerec_meta add column item_seq bigint not null default 0",
+        "alter table talerec_meta add column items bigint not null default 0",
+        "alter table talerec_meta add column items_changed bigint not null default 0",
     ),
 }
 _KEY_TYPES = {"sqlite": "integer", "postgresql": "bigint"}

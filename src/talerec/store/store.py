@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from talerec.errors import TalerecError
-from talerec.store.connection import StoreConnection
 from talerec.store.events import (
     SCHEMA_VERSION,
     AppendResult,
@@ -27,6 +26,7 @@ from talerec.store.events import (
     upgrade_tables,
 )
 from talerec.store.ids import IdKinds
+from talerec.store.items import ItemStore
 from talerec.store.session import (
     count_equal_events,
     find_deletions,
@@ -51,8 +51,10 @@ class StoreMeta(NamedTuple):
     seq: int  # rows, events and deletions alike, are numbered in the order of their commits
 
 
-class Store(StoreConnection):
+class Store(ItemStore):
     """An event store, a SQLite or PostgreSQL database of users' events, over one connection.
+
+    It has the items of a shop's catalogue, too (`ItemStore`).
 
     `StoreConnection` describes the parameters, and what happens to errors.
     """

@@ -11,14 +11,8 @@ from typing import Any
 
 from talerec.errors import TalerecError
 from talerec.store.clock import now_us
-from talerec.store.events import (
-    AppendResult,
-    ConflictError,
-    Event,
-    RefusedError,
-    StoreDamagedError,
-    StoreError,
-)
+from talerec.store.events import AppendResult, Event, RefusedError, StoreDamagedError, StoreError
+from talerec.store.items import ItemChange, ItemsWritten
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
@@ -33,19 +27,31 @@ class QueueFullError(TalerecError):
 
 @dataclass(eq=False)
 class WriteRequest:
-    """Events to store, or a user to delete; `result` is set once it is committed or refused."""
+    """Events or items to store, or a user or an item to delete.
+
+    `result` is set once the request is committed or refused.
+    """
 
     events: Sequence[Event] = ()
+    items: Sequence[ItemChange] = ()
     deleted_user: str | None = None  # a user id, for a deletion
-    always_record: bool = True  # whether to record a deletion although the store has no such user
+    deleted_item: str | None = None  # an item id, for a deletion
+    always_record: bool = True  # whether to record a deletion of what the store does not have
     waiter: Any = None  # any object by which the caller finds out who waits for the result
-    # For events their counts, for a deletion its number in commit order, else what went wrong.
-    result: AppendResult | int | Exception | None = None
+    # For events and items their counts, for a deletion its number in commit order (None for an
+    # item that the store does not have), else what went wrong.
+    result: AppendResult | ItemsWritten | int | Exception | None = None
+    is_done: bool = False  # whether `result` is set
 
     @property
     def size(self) -> int:
         """How many events the request counts as in the queue: at least 1, also for a deletion."""
-        return max(1, len(self.events))
+        return max(1, len(self.events), len(self.items))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the request has a commit of its own: it does not store events."""
+        return not self.events
 
 
 class EventWriter:
@@ -82,7 +88,7 @@ class EventWriter:
         self._thread.start()
 
     def submit(self, request: WriteRequest) -> None:
-        """Queue a request (events, or the deletion of a user) for the next commit; do not wait.
+        """Queue a request (events, items or a deletion) for the next commit; do not wait.
 
         Raises
         ------
@@ -114,8 +120,8 @@ class EventWriter:
     def _run(self) -> None:
         """Commit queued requests in groups and pass their results to `deliver`, until `stop`.
 
-        A request is a list of events, or the deletion of a user. This is the loop of the thread;
-        `waiting` counts the events of requests that are not delivered yet, a deletion as one event.
+        This is the loop of the thread; `waiting` counts the events and items of requests that are
+        not delivered yet, a deletion as one event.
         """
         while requests := self._next_group():
             started = time.perf_counter()
@@ -129,19 +135,17 @@ class EventWriter:
     def _next_group(self) -> list[WriteRequest]:
         """Wait for requests; remove those of the next commit from the queue and return them.
 
-        A request stores events or deletes a user. A deletion is alone in its group; requests are
-        grouped up to 5,000 events. Returns an empty list once `stop` was called and the queue is
-        empty.
+        Requests that store events are grouped up to 5,000 events; any other request is alone in
+        its group. Returns an empty list once `stop` was called and the queue is empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_stopped)
             count = size = 0
             for request in self._queue:
-                is_deletion = request.deleted_user is not None
-                if count and (is_deletion or size + request.size > _COMMIT_EVENTS):
+                if count and (request.is_alone or size + request.size > _COMMIT_EVENTS):
                     break
                 count, size = count + 1, size + request.size
-                if is_deletion:
+                if request.is_alone:
                     break
             group, self._queue = self._queue[:count], self._queue[count:]
             return group
@@ -149,9 +153,9 @@ class EventWriter:
     def _commit(self, requests: list[WriteRequest]) -> None:
         """Write requests in one commit and set the `result` of each, an exception if it failed.
 
-        A request is a list of events, or the deletion of a user. If the database refuses the values
-        of several requests, each is written alone, so that a request fails only for its own faults;
-        if the store is unavailable, all fail with that error.
+        If the database refuses the values of several requests, each is written alone, so that a
+        request fails only for its own faults; if the store is unavailable, all fail with that
+        error.
         """
         try:
             self._write(requests)
@@ -159,26 +163,24 @@ class EventWriter:
             if not isinstance(error, TalerecError):
                 logger.exception("writing to the store failed")
             is_unavailable = isinstance(error, StoreError) and not isinstance(error, RefusedError)
-            for request in [request for request in requests if request.result is None]:
+            for request in [request for request in requests if not request.is_done]:
                 if is_unavailable or len(requests) == 1:
-                    request.result = error
+                    request.result, request.is_done = error, True
                 else:
                     self._commit([request])
 
     def _write(self, requests: list[WriteRequest]) -> None:
-        """Write one deletion, or the events of all requests, in one commit; set their results.
+        """Write the events of all requests, or the only request of another kind; set the results.
 
-        The result of a deletion is its number in commit order, that of events an `AppendResult`
-        (how many were accepted, how many are duplicates), or the error of a refused request, whose
-        events are not written. If the first request is a deletion, it is the only one. After the
+        Everything is one commit. The result of a deletion is its number in commit order, that of
+        events an `AppendResult` (how many were accepted, how many are duplicates) or the error of a
+        refused request, whose events are not written; that of items an `ItemsWritten`. After the
         commit, `_after_commit` is called; its failure is logged, but a StoreDamagedError is raised:
         a damaged store may have lost the commit.
         """
-        user = requests[0].deleted_user
-        results: Sequence[AppendResult | ConflictError | int]
-        if user is not None:
-            record = {"always_record": requests[0].always_record}
-            results = [self.store.delete_user(user, now_us(), **record)]
+        results: Sequence[Any]
+        if requests[0].is_alone:
+            results = [self._write_alone(requests[0])]
         else:
             results = self.store.append([request.events for request in requests])
         try:
@@ -188,4 +190,13 @@ class EventWriter:
         except TalerecError as error:
             logger.warning("committed rows cannot be read back yet: %s", error)
         for request, result in zip(requests, results, strict=True):
-            request.result = result
+            request.result, request.is_done = result, True
+
+    def _write_alone(self, request: WriteRequest) -> ItemsWritten | int | None:
+        """Write items, or delete a user or an item, in one commit; return the request's result."""
+        now, record = now_us(), {"always_record": request.always_record}
+        if request.deleted_user is not None:
+            return self.store.delete_user(request.deleted_user, now, **record)
+        if request.deleted_item is not None:
+            return self.store.delete_item(request.deleted_item, now, **record)
+        return self.store.write_items(request.items, now)

@@ -332,7 +332,7 @@ def test_slow_counting_does_not_hide_later_events(
     saved: Path, log: tr.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that counts popular items is delayed until another request is answered."""
-    monkeypatch.setattr("talerec.serve.model.catalogue._MAX_RECOUNT_SHARE", 0)
+    monkeypatch.setattr("talerec.serve.model.popular._MAX_RECOUNT_SHARE", 0)
     model = ServedModel(saved, verify=False)
     popular, late = model.popular, int(log.time.max()) + 9 * DAY
     popular.events.add([StoredRow(1, "ann", "5", late)])

@@ -15,8 +15,10 @@ from talerec.data import (
     Log,
     Vocabulary,
     detect_columns,
+    equal_rows,
     median_interval,
-    select_new_rows,
+    replace_rows,
+    shape_rows,
 )
 from talerec.errors import TalerecError
 from talerec.gram import TaleWeighting
@@ -25,6 +27,7 @@ from talerec.models.content.moments import Moments, add_similarity, solve_biline
 from talerec.models.content.shared import describe_shared
 from talerec.models.content.words import import_sklearn
 from talerec.models.core import (
+    ITEM_COLUMNS,
     LEARN,
     SCORE,
     SOLVE,
@@ -37,8 +40,6 @@ from talerec.models.core import (
 )
 from talerec.ranking import Query, QueryArrays, Weights, make_block, recency_query
 from talerec.runtime import Array, Clock, kernel
-
-_TYPES = "item_columns"  # training fact: the types of the item table's columns
 
 
 @dataclass(eq=False, kw_only=True)
@@ -117,7 +118,7 @@ class Content(Model):
         super().fit(log, cache=cache)
         fitted_log = self.fitted.log
         assert fitted_log is not None
-        self.fitted.training[_TYPES] = [asdict(column) for column in find_types(fitted_log)]
+        self.fitted.training[ITEM_COLUMNS] = [asdict(column) for column in find_types(fitted_log)]
         return self
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
@@ -212,7 +213,7 @@ class Content(Model):
     @property
     def _types(self) -> list[ItemColumn]:
         """The types of the columns of the item table, as the fit found them; none in a blend."""
-        return [ItemColumn(**column) for column in self.fitted.training.get(_TYPES, [])]
+        return [ItemColumn(**column) for column in self.fitted.training.get(ITEM_COLUMNS, [])]
 
     def describe_learned(self) -> list[str]:
         """Return a sentence on the columns of the item table that scores are made of."""
@@ -223,22 +224,33 @@ class Content(Model):
         """Return a copy of the fitted model that scores more items, without a new fit.
 
         table: rows of the item table, with ids in item_id; columns of the fit that it does not have
-        are empty. Items that the model has already stay as they are.
+        are empty. A row of an item that the model has replaces its row, and its features.
         """
         fitted = self.fitted
         assert fitted.info is not None
-        added = select_new_rows(table, fitted.info, fitted.items)
+        rows = shape_rows(table, fitted.info, fitted.items)
+        places = fitted.items.codes(rows[columns.ITEM])
+        is_same = equal_rows(rows, fitted.info[np.maximum(places, 0)]) & (places >= 0)
+        rows, places = rows.filter(pl.Series(~is_same)), places[~is_same]
+        is_new, n_items = places < 0, len(fitted.items)
+        n_new = int(is_new.sum())
+        places[is_new] = n_items + np.arange(n_new)
         encoder = ItemEncoder.restore(self._types, fitted.weights.query_arrays)
-        features = np.hstack([fitted.weights.matrix, encoder.encode(added).T])
-        ids = pl.concat([fitted.items.ids, added[columns.ITEM].alias("id")])
-        info, items = pl.concat([fitted.info, added]), Vocabulary(ids)
+        features = np.pad(fitted.weights.matrix, ((0, 0), (0, n_new)))
+        features[:, places] = encoder.encode(rows).T
+        ids = pl.concat(
+            [fitted.items.ids, rows[columns.ITEM].filter(pl.Series(is_new)).alias("id")]
+        )
+        info, items = replace_rows(fitted.info, rows, places), Vocabulary(ids)
         weights = Weights(_feature_block(features.T), query_arrays=fitted.weights.query_arrays)
         log = None if fitted.log is None else replace(fitted.log, items=items, info=info)
-        n_unseen = fitted.training.get(UNSEEN_ITEMS, 0) + len(added)
+        counts = fitted.stored_recent_counts
+        n_unseen = fitted.training.get(UNSEEN_ITEMS, 0) + n_new
         training = {**fitted.training, "items": len(items), UNSEEN_ITEMS: n_unseen}
         extended = replace(
-            fitted, weights=weights, items=items, info=info, log=log, training=training
-        )
+            fitted, weights=weights, items=items, info=info, log=log, training=training,
+            stored_recent_counts=None if counts is None else np.pad(counts, (0, n_new)),
+        )  # fmt: skip
         return self.with_params().set_fitted(extended)
 
     def _check_loaded(self) -> None:

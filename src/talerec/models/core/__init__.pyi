@@ -52,8 +52,10 @@ from talerec.models.core.params import param_fields as param_fields
 from talerec.models.core.params import parse_settings as parse_settings
 from talerec.models.core.params import use_current_names as use_current_names
 from talerec.models.core.persistence import FINGERPRINT as FINGERPRINT
+from talerec.models.core.persistence import ITEM_COLUMNS as ITEM_COLUMNS
 from talerec.models.core.persistence import RECENT_DAYS as RECENT_DAYS
 from talerec.models.core.persistence import STORE as STORE
+from talerec.models.core.persistence import STORE_ITEM_SEQ as STORE_ITEM_SEQ
 from talerec.models.core.persistence import STORE_SEQ as STORE_SEQ
 from talerec.models.core.persistence import UNSEEN_ITEMS as UNSEEN_ITEMS
 from talerec.models.core.persistence import FitCache as FitCache

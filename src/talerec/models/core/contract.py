@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from talerec.artifact import write_artifact
 from talerec.data import Histories, Log, as_log
@@ -30,6 +30,9 @@ from talerec.models.core.persistence import (
 from talerec.models.core.recommender import Recommender
 from talerec.ranking import Weights
 from talerec.runtime import Array, Clock
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class RecommenderModel(HasParams, Recommender):
@@ -82,6 +85,15 @@ class RecommenderModel(HasParams, Recommender):
         Its vocabulary then has these items after all others; that of other models does not.
         """
         return False
+
+    def add_items(self, table: pl.DataFrame) -> Self:
+        """Return a copy of the fitted model with scores for more items, without a new fit.
+
+        table: rows of the item table, with ids in item_id. A row of an item that the model has
+        replaces its row. Only models that score items by their content (`scores_catalogue`) define
+        it: TalerecError for all others.
+        """
+        raise TalerecError(f"{self.name} does not score items by their content: refit it")
 
     def check_ready(self) -> None:
         """Raise an error, before a fit, if an optional library that the model needs is missing."""

@@ -27,11 +27,17 @@ RECENT_DAYS = 7.0
 #: Training facts of a model fitted from an event store: the store, and its last sequence number.
 STORE, STORE_SEQ = "store", "store_seq"
 
+#: Training fact of such a model: the last change of the store's items that its item table has.
+STORE_ITEM_SEQ = "store_item_seq"
+
 #: Training fact of an artifact without histories: `fingerprint_rows` of its training rows.
 FINGERPRINT = "fingerprint"
 
 #: Training fact: items at the end of the vocabulary that only the item table has; absent for 0.
 UNSEEN_ITEMS = "unseen_items"
+
+#: Training fact of a model of content: the types of the item table's columns (`ItemColumn`).
+ITEM_COLUMNS = "item_columns"
 
 _LARGE_WEIGHTS = 16 * 2**20  # bytes of dense weights, from which their size is logged
 

@@ -19,9 +19,9 @@ from talerec.serve import ApiError, Settings, SharedState, Tokens, TokenWatch
 from talerec.serve.http import messages
 from talerec.serve.http.access import Access
 from talerec.serve.http.messages import ClientGone, HttpRequest, Receive, Response
-from talerec.serve.http.routes import COUNTED_PATHS, OTHER, USER, Api, Route
+from talerec.serve.http.routes import COUNTED_PATHS, ITEM, OTHER, USER, Api, Route
 from talerec.serve.http.tracing import build_tracer
-from talerec.serve.model import ModelHolder
+from talerec.serve.model import ModelHolder, ServedModel
 from talerec.serve.users import UserState
 
 logger = logging.getLogger("talerec")
@@ -31,7 +31,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")
 _CHUNK = 2**18  # bytes of a response that are written before the client has read the last ones
-_USERS = "/v1/users/"
+_ID_PATHS = {"/v1/users/": USER, "/v1/items/": ITEM}  # beginnings of paths, and their routes
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 
 
@@ -48,8 +48,8 @@ class App:
     ) -> None:
         self.settings = settings
         self.shared = SharedState(folder, settings.workers, worker, COUNTED_PATHS)
-        self.user_state = UserState(settings, self.shared, self._served_versions)
-        self.holder = ModelHolder(settings.path, folder, self.shared, self.user_state.prepare_model)
+        self.user_state = UserState(settings, self.shared, self._served_models)
+        self.holder = self._hold(settings.path, folder, self.shared)
         self._comparison_models = {
             p.stem: self._hold_other(p, f"beside-{p.stem}") for p in settings.beside
         }
@@ -81,7 +81,15 @@ class App:
         folder = self.shared.folder / name
         folder.mkdir(exist_ok=True)
         shared = SharedState(folder, self.settings.workers, self.shared.worker, ())
-        return ModelHolder(path, folder, shared, self.user_state.prepare_model)
+        return self._hold(path, folder, shared)
+
+    def _hold(self, path: Path, folder: Path, shared: SharedState) -> ModelHolder:
+        """Return the holder of the saved model at `path`, whose copies are in `folder`.
+
+        Each loaded model gets the users' events and the changes of items that the store has.
+        """
+        state = self.user_state
+        return ModelHolder(path, folder, shared, state.prepare_model, updates=state.item_updates)
 
     # -- start and stop --
 
@@ -96,12 +104,9 @@ class App:
             holder.start()
         self.api.users.online_metrics.start_measuring()
 
-    def _served_versions(self) -> set[str]:
-        """Return the versions of all models in use: main, comparison and candidate models.
-
-        Models that are not loaded yet have none.
-        """
-        return {each.current.version for each in self._holders if each.current is not None}
+    def _served_models(self) -> list[ServedModel]:
+        """Return all models in use: main, comparison and candidate models, if they are loaded."""
+        return [each.current for each in self._holders if each.current is not None]
 
     def start(self) -> None:
         """Start the daemon threads that poll the store and watch for new models and tokens.
@@ -110,6 +115,7 @@ class App:
         `settings.watch` seconds, until `stop`.
         """
         self.user_state.start()
+        self.user_state.follow_items(self._holders)
         self.tokens.start(self.settings.watch, self._stop)
         options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}
         for holder in self._holders:
@@ -167,16 +173,18 @@ class App:
         started = time.perf_counter()
         headers = dict(scope["headers"])
         path: str = scope["path"]
-        user = ""
-        if path.startswith(_USERS):
-            user, path = path[len(_USERS) :], USER
+        path_id = ""
+        for prefix, route in _ID_PATHS.items():
+            if path.startswith(prefix):
+                path_id, path = path[len(prefix) :], route
+                break
         client = (scope.get("client") or ("",))[0] if self._access.counts_clients else ""
         current = self.holder.current  # read once: see HttpRequest
         request_id = headers.get(b"x-request-id")
         if request_id is None or not _REQUEST_ID.fullmatch(request_id):
             request_id = b"%b%d" % (self._id_prefix, next(self._request_numbers))
         query: bytes = scope["query_string"]
-        http = HttpRequest(headers, query, receive, current, request_id, user, client)
+        http = HttpRequest(headers, query, receive, current, request_id, path_id, client)
         self._in_flight += 1
         self.shared.set_gauge("in_flight", self._in_flight)
         try:
@@ -324,7 +332,7 @@ class App:
             allow = ((b"allow", route.methods.encode()),)
             raise ApiError(405, "method_not_allowed", f"{path} accepts {route.methods}", allow)
         if route.is_guarded:
-            writes = route.writes or method == "DELETE"
+            writes = route.writes or method in route.writers
             self._access.admit(http, self._in_flight, writes=writes)
         if http.query and self._comparison_models and route.uses_model:
             self._choose_model(http)

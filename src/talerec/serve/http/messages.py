@@ -18,6 +18,7 @@ T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 JSON = (b"content-type", b"application/json")
+NDJSON = b"application/x-ndjson"
 TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 NO_STORE = (b"cache-control", b"no-store")
 LONG_BODY = 2**16  # bytes: compressing a longer body in the event loop would delay other requests
@@ -51,7 +52,7 @@ class HttpRequest:
     receive: Receive  # the ASGI function that returns the next part of the body
     current: ServedModel | None  # the model in use when the request began; None: none is loaded
     id: bytes  # for logs: the header x-request-id, or a generated one
-    path_user: str = ""  # the user id in the path /v1/users/{user_id}
+    path_id: str = ""  # the id in the path /v1/users/{user_id} or /v1/items/{item_id}
     client: str = ""  # the client's address, set only if requests per client are limited
 
     @property
@@ -72,15 +73,18 @@ async def read_json(http: HttpRequest, kind: type[T], settings: Settings) -> T:
     return schemas.decode(await read_body(http, settings), kind)
 
 
-async def read_body(http: HttpRequest, settings: Settings) -> bytearray:
+async def read_body(
+    http: HttpRequest, settings: Settings, media_type: bytes = JSON[1]
+) -> bytearray:
     """Return the body of a JSON request; ApiError if it is no JSON, too large or too slow.
 
-    The status is 415 for another content type, 413 for more than `max_body` bytes, and 408 for more
-    than `timeout` seconds. Raises ClientGone if the client disconnects.
+    The status is 415 for another content type than `media_type`, 413 for more than `max_body`
+    bytes, and 408 for more than `timeout` seconds. Raises ClientGone if the client disconnects.
     """
-    media_type = http.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-    if media_type != b"application/json":
-        message = "the body must be JSON: send Content-Type: application/json"
+    sent = http.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if sent != media_type:
+        kind = "JSON" if media_type == JSON[1] else "lines of JSON"
+        message = f"the body must be {kind}: send Content-Type: {media_type.decode()}"
         raise ApiError(415, "not_json", message)
     try:
         async with asyncio.timeout(settings.timeout):

@@ -6,12 +6,19 @@ service.
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import msgspec
 
 from talerec import __version__
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
+from talerec.serve.http.item_schemas import (
+    CatalogueItem,
+    ItemDeleted,
+    ItemsStored,
+    build_fields_schema,
+)
 from talerec.serve.model import MAX_TIMESTAMP, ServedModel
 from talerec.serve.users import find_id_kinds
 from talerec.store import MAX_ID, IdKinds
@@ -26,16 +33,17 @@ _STATUS_TEXT = {
     " needs.",
     404: "The item or the user is unknown, or the model has no histories.",
     408: "The body did not arrive in time.",
-    409: "The new artifact was refused, an `event_id` exists with other contents, or the service"
-    " has no store.",
+    409: "The new artifact was refused, an `event_id` exists with other contents, there are too"
+    " many items, or the service has no store.",
     413: "The body is too large.",
-    415: "The body is not JSON.",
+    415: "The body is not JSON, or not lines of JSON.",
     421: "The Host header does not name this service.",
     422: "A value is not allowed; the message names it.",
     429: "This client has too many requests in progress.",
     503: "No model is loaded yet, too many requests are in progress, the answer takes too long,"
     " or the store fails.",
 }
+_LINES_TEXT = "One JSON object a line: item_id, and fields as for a single item (ItemFields)."
 _BODY_ERRORS = (400, 408, 413, 415, 422, 503)
 _NULL = {"type": "null"}
 _TIME = {
@@ -73,6 +81,7 @@ _CLASSES = (
     schemas.ExplainRequest, schemas.Explanation, schemas.ItemList, schemas.UserList,
     schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health,
     schemas.EventsRequest, schemas.EventsAdded, schemas.UserDeleted, schemas.Stats, ErrorBody,
+    CatalogueItem, ItemsStored, ItemDeleted,
 )  # fmt: skip
 
 
@@ -84,6 +93,9 @@ def build_document(settings: Settings, model: ServedModel | None) -> Json:
     """
     _, components = msgspec.json.schema_components(_CLASSES, ref_template=_REF)
     _write_limits(components, settings, model)
+    fields = None if model is None else model.item_fields
+    components["ItemFields"] = build_fields_schema(fields, _TIME)
+    components["ItemLines"] = {"type": "string", "description": _LINES_TEXT}
     text = "Recommends the next items after a history of items. Every answer names its model."
     info = {"title": "talerec", "version": __version__, "description": text}
     parts: Json = {"schemas": components}
@@ -209,6 +221,7 @@ _COUNT = {"type": "integer", "minimum": 1, "maximum": 100}
 _LIMIT = _query_parameter("limit", "Maximum number of results.", _COUNT)
 _USER_ID = {"type": "string", "minLength": 1}
 _USER: Json = {"name": "user_id", "in": "path", "required": True, "schema": _USER_ID}
+_ITEM: Json = {**_USER, "name": "item_id"}
 _ITEM_SEARCH = (
     _query_parameter("q", "Words of a title, or an id.", _TEXT),
     _LIMIT,
@@ -228,6 +241,8 @@ _OPERATIONS = (
                "Explanation", (403, 404), "model", "ExplainRequest"),
     _Operation("get", "/v1/items", "searchItems", "Search items by title", "ItemList",
                (400, 422, 503), "model", None, _ITEM_SEARCH),
+    _Operation("get", "/v1/items/{item_id}", "getItem", "All that is known of an item",
+               "CatalogueItem", (400, 404, 422, 503), "model", None, (_ITEM,)),
     _Operation("get", "/v1/users", "searchUsers", "Search users of the log", "UserList",
                (400, 403, 404, 422, 503), "model", None, _USER_SEARCH),
     _Operation("get", "/v1/users/{user_id}", "getUser", "The history of a user", "UserHistory",
@@ -248,6 +263,13 @@ _STORE_OPERATIONS = (
                "EventsAdded", (403, 409), "token", "EventsRequest", (), 202),
     _Operation("delete", "/v1/users/{user_id}", "deleteUser", "Delete a user", "UserDeleted",
                (400, 403, 409, 422, 503), "token", None, (_USER,)),
+    _Operation("put", "/v1/items/{item_id}", "putItem",
+               "Store fields of an item; the response follows once they are on disk",
+               "ItemsStored", (403, 409), "token", "ItemFields", (_ITEM,)),
+    _Operation("delete", "/v1/items/{item_id}", "deleteItem", "Delete an item", "ItemDeleted",
+               (400, 403, 404, 409, 422, 503), "token", None, (_ITEM,)),
+    _Operation("post", "/v1/items", "putItems", "Store many items, one JSON object a line",
+               "ItemsStored", (403, 409), "token", "ItemLines"),
 )  # fmt: skip
 
 
@@ -258,9 +280,13 @@ def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     examples use items of `model`, None while none is loaded.
     """
     examples = _build_examples(settings, model)
+    kinds = IdKinds() if model is None else find_id_kinds(settings, model)
+    item_id = _INTEGER_ID if kinds.item == "integer" else _STORED_ID
     paths: Json = {}
     for operation in (*_OPERATIONS, *(_STORE_OPERATIONS if settings.store else ())):
         built = _build_operation(operation, settings, examples)
+        if operation.name in ("putItem", "deleteItem"):
+            built["parameters"] = [{**_ITEM, "schema": item_id}]
         paths.setdefault(operation.path, {})[operation.method] = built
     return paths
 
@@ -288,6 +314,8 @@ def _build_examples(settings: Settings, model: ServedModel | None) -> Json:
         "SimilarRequest": {"item_id": item_id, "k": 1},
         "ExplainRequest": {"history": history, "item_id": item_id},
         "EventsRequest": {"events": [event]},
+        "ItemFields": {"title": "Red tent", "available": True},
+        "ItemLines": f'{{"item_id": {json.dumps(event["item_id"])}, "title": "Red tent"}}\n',
     }
 
 
@@ -323,7 +351,8 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
     if operation.request:
         examples = {"one": {"value": examples[operation.request]}}
         media = {"schema": _schema_reference(operation.request), "examples": examples}
-        built["requestBody"] = {"required": True, "content": {"application/json": media}}
+        kind = "application/x-ndjson" if operation.request == "ItemLines" else "application/json"
+        built["requestBody"] = {"required": True, "content": {kind: media}}
     if settings.needs_token and not is_public:
         built["security"] = [{"token": []}]
     return built

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -14,11 +14,12 @@ from talerec.serve import ApiError, RestartCounters, Settings, SharedState, busy
 from talerec.serve import page as static
 from talerec.serve.http import messages
 from talerec.serve.http.access import Access
+from talerec.serve.http.item_routes import ItemRoutes
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
 from talerec.serve.http.openapi import build_document
 from talerec.serve.http.recommend_queue import RecommendQueue
 from talerec.serve.http.user_routes import UserRoutes
-from talerec.serve.model import ModelHolder
+from talerec.serve.model import ModelHolder, build_card, model_times
 from talerec.serve.online import CANDIDATE, is_in_share, prometheus_lines
 from talerec.serve.users import UserState
 
@@ -27,10 +28,12 @@ Request = TypeVar("Request", bound=schemas.HistoryRequest)
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 USER = "/v1/users/{user_id}"
+ITEM = "/v1/items/{item_id}"
 #: Every path that is counted by its own name in the metrics; all other paths are `OTHER`.
 OTHER = "other"
 COUNTED_PATHS = (
     *("/v1/recommend", "/v1/recommend:batch", "/v1/similar", "/v1/explain", "/v1/items"),
+    ITEM,
     *("/v1/users", USER, "/v1/events", "/v1/stats", "/v1/model", "/v1/reload"),
     *("/health/live", "/health/ready", "/metrics", "/openapi.json", *static.FILES, OTHER),
 )
@@ -47,19 +50,19 @@ class Route(NamedTuple):
     handler: Handler
     is_guarded: bool = True  # needs the token, and counts towards the limit of concurrent requests
     uses_model: bool = True  # answers from a model, which the query may choose (`beside=NAME`)
-    delete: Handler | None = None  # of DELETE requests; None if the path does not accept them
     writes: bool = False  # `handler` changes something: it needs a token that may write
+    writers: Mapping[str, Handler] = {}  # of other methods, all of which change something
 
     @property
     def methods(self) -> str:
         """Return the accepted HTTP methods as an Allow header lists them: "GET, DELETE"."""
-        return self.method if self.delete is None else f"{self.method}, DELETE"
+        return ", ".join([self.method, *self.writers])
 
     def find_handler(self, method: str) -> Handler | None:
         """Return the handler of an HTTP method, HEAD like GET; None if it is not accepted."""
         if method == self.method or (method == "HEAD" and self.method == "GET"):
             return self.handler
-        return self.delete if method == "DELETE" else None
+        return self.writers.get(method)
 
 
 class Api:
@@ -80,6 +83,7 @@ class Api:
         self.is_draining = False  # whether to report that the service is about to stop
         self.unread_bytes = 0  # of large responses that their clients have not read yet
         self.users = UserRoutes(settings, shared, user_state, candidate, self.run_in_thread)
+        self.items = ItemRoutes(settings, shared, user_state, self.run_in_thread)
         self.routes = self._build_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
@@ -97,9 +101,14 @@ class Api:
             "/v1/recommend:batch": Route("POST", self._recommend_batch),
             "/v1/similar": Route("POST", self._similar),
             "/v1/explain": Route("POST", self._explain),
-            "/v1/items": Route("GET", self._search_items),
+            "/v1/items": Route("GET", self._search_items, writers={"POST": self.items.put_items}),
+            ITEM: Route(
+                "GET",
+                self.items.get_item,
+                writers={"PUT": self.items.put_item, "DELETE": self.items.delete_item},
+            ),
             "/v1/users": Route("GET", self._search_users),
-            USER: Route("GET", self.users.get_user, delete=self.users.delete_user),
+            USER: Route("GET", self.users.get_user, writers={"DELETE": self.users.delete_user}),
             "/v1/events": Route("POST", self.users.add_events, uses_model=False, writes=True),
             "/v1/stats": Route("GET", self.users.get_stats, uses_model=False),
             "/v1/model": Route("GET", self._model_card),
@@ -295,7 +304,7 @@ class Api:
         """
         limits = {name: getattr(self._settings, name) for name in _LIMITS}
         others = [path.stem for path in self._settings.beside]
-        return tag_response(http, encode(http.model.card(limits, others)))
+        return tag_response(http, encode(build_card(http.model, limits, others)))
 
     async def _reload(self, http: HttpRequest) -> Response:
         """Handle POST /v1/reload: load a newly saved model in all workers, and wait for them.
@@ -345,9 +354,9 @@ class Api:
         number of replaced workers, and the metrics of online evaluation (the served models on new
         events).
         """
-        times = None if http.current is None else http.current.times()
+        times = None if http.current is None else model_times(http.current)
         online_lines = prometheus_lines(await self.users.online_summary())
-        values = {**self.users.learning_metrics(), **self._restarts.metrics()}
+        values = {**self.users.store_metrics(), **self._restarts.metrics()}
         text = self._shared.prometheus_text(times, values, online_lines)
         return Response(text, (messages.TEXT, messages.NO_STORE))
 

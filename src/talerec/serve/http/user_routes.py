@@ -31,6 +31,7 @@ from talerec.serve.model import (
 )
 from talerec.serve.online import OnlineMetrics
 from talerec.serve.users import UserState, validate_events, validate_user_id
+from talerec.store import IdKinds
 
 T = TypeVar("T")
 RunInThread = Callable[..., Awaitable[Any]]
@@ -144,7 +145,7 @@ class UserRoutes:
         The history has rows of the training log and later events, oldest first.
         """
         self.check_privacy()
-        model, user = http.model, validate_user_id(http.path_user)
+        model, user = http.model, validate_user_id(http.path_id)
         rows = await self._user_rows(model, user)
         if not len(rows):
             raise ApiError(404, "unknown_user", f"user {user!r} is unknown")
@@ -160,7 +161,7 @@ class UserRoutes:
         fit.
         """
         self.check_privacy()
-        user = validate_user_id(http.path_user)
+        user = validate_user_id(http.path_id)
         await self._user_state.delete(user)
         return Response(encode(schemas.UserDeleted(_public_id(http.model, user), True, _REMAINS)))
 
@@ -187,8 +188,10 @@ class UserRoutes:
         request = await read_json(http, schemas.EventsRequest, self._settings)
         kinds = self._user_state.get_id_kinds(http.model)
         if kinds is None:  # the first events for this model
-            settle = self._user_state.settle_id_kinds
-            kinds = await self._run_in_thread(settle, http.model, request.events[0])
+            settle, event = self._user_state.settle_id_kinds, request.events[0]
+            sent = (event.user_id, event.item_id)
+            first = IdKinds(*("integer" if isinstance(value, int) else "text" for value in sent))
+            kinds = await self._run_in_thread(settle, http.model, first)
         arguments = (request, http.model.model.fitted.unit, self._settings.max_events, kinds)
         if len(request.events) > _MANY_EVENTS:
             events = await self._run_in_thread(validate_events, *arguments)
@@ -231,7 +234,22 @@ class UserRoutes:
         metrics = self.online_metrics
         return await self._query_store(lambda: metrics.latest, metrics.read)
 
-    def learning_metrics(self) -> dict[str, float]:
+    def store_metrics(self) -> dict[str, float]:
+        """Return Prometheus values of the store's items and of background fits, by metric name.
+
+        Empty without a store. The number of items, and when one last changed (Unix seconds), are
+        those that this worker has read.
+        """
+        if self._user_state.tail is None:
+            return {}
+        facts = self._user_state.catalogue_facts
+        values = {
+            "talerec_catalogue_items": float(facts.items),
+            "talerec_catalogue_changed_timestamp_seconds": facts.changed / 1e6,
+        }
+        return values | self._learning_metrics()
+
+    def _learning_metrics(self) -> dict[str, float]:
         """Return Prometheus values of the background fits by metric name; empty without fits.
 
         A background process refits the model with new events, and writes its state to the folder

@@ -1,47 +1,52 @@
-"""The items of a model as clients see them: ids, titles, search, and popularity."""
+"""The items of a model as clients see them: ids, titles, columns, and search."""
 
 from __future__ import annotations
 
-import threading
-import time
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data import DAY, Log
-from talerec.models.core import RECENT_DAYS, UNSEEN_ITEMS, Fitted
+from talerec.models.core import Fitted
+from talerec.ranking import ExplainedLists, FamilyShare
 from talerec.runtime import Array
-from talerec.serve import ABSENT, Absent
-from talerec.store import RecentCounts, limit_repeats
+from talerec.serve import ABSENT, Absent, schemas
+from talerec.serve.model.explanations import families_json
+from talerec.serve.model.live_items import LiveItems
 
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
 _NAMES = (columns.ITEM, columns.TITLES[0])
 _MAX_DISTINCT = 200  # values of a column that the model card lists, so that a page can offer them
 _MAX_TITLE = 300  # characters of a title in answers
 _MAX_SINGLE = 64  # values: up to here, reading them one by one is faster than one call of Polars
-_MAX_RECOUNT_SHARE = 20  # popularity is recounted for at most 1/20 of the time
 
 
 class Catalogue:
     """Ids, titles and columns of a model's items, by item position (0 to n_items - 1).
 
-    A position is the number of an item in the model's vocabulary. `ids` has the external ids,
-    `titles` the titles, None without any. `fitted` is the fitted state of the model, with the item
-    table (`info`) and, if saved, the training log.
+    A position is the number of an item in the model's vocabulary; items of the store that the model
+    does not score follow. `ids` has the external ids, `titles` the titles, None without any.
+    `fitted` is the fitted state of the model, with the item table (`info`) and, if saved, the
+    training log; `live` has the items with changes of the store, None without any.
     """
 
-    def __init__(self, fitted: Fitted) -> None:
+    def __init__(self, fitted: Fitted, live: LiveItems | None = None) -> None:
         self._fitted = fitted
-        self._titles = _read_titles(fitted.info)
-        self.ids = ItemValues(fitted.items.ids)
+        self._items, self._info = fitted.items, fitted.info
+        self._is_deleted: Array | None = None  # by position
+        if live is not None:
+            self._items, self._info = live.items, live.info
+            self._is_deleted = live.availability.is_deleted
+        self._titles = _read_titles(self._info)
+        self.ids = ItemValues(self._items.ids)
         self.titles = None if self._titles is None else ItemValues(self._titles)
 
     def __len__(self) -> int:
-        return len(self._fitted.items)
+        return len(self._items)
 
     def title(self, item: int) -> str | Absent:
         """Return the title of the item at a position; ABSENT without a title, or for position -1.
@@ -69,7 +74,7 @@ class Catalogue:
 
         Lists, structures and bytes are left out. Rows are in the order of item positions.
         """
-        info = self._fitted.info
+        info = self._info
         if info is None:
             return None
         converted = map(_to_json, info.drop(_NAMES, strict=False))
@@ -82,14 +87,49 @@ class Catalogue:
 
         {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more.
         """
-        info, shown = self._fitted.info, self._json_columns
+        info, shown = self._info, self._json_columns
         if info is None or shown is None:
             return {}
         return {c.name: _describe_column(c, info.schema[c.name]) for c in shown}
 
+    def rank_items(
+        self, items: list[int], scores: Iterable[float], ranks: Iterable[int],
+        reasons: Iterable[list[schemas.Reason] | schemas.Absent],
+        boosts: list[float] | None = None, families: list[list[FamilyShare] | None] | None = None,
+    ) -> list[schemas.RankedItem]:  # fmt: skip
+        """Return the items of an answer, with ids and titles, one for each position in `items`.
+
+        `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) and `families` (what
+        families of features add) have one entry per item; None: no boosts, or no families. An
+        item's position is its number in the vocabulary.
+        """
+        titles = self.titles
+        fields: list[Iterable[Any]] = [self.ids.take(items), scores, ranks]
+        fields += [repeat(ABSENT) if titles is None else titles.take(items), reasons]
+        fields.append(repeat(ABSENT) if boosts is None else (boost or ABSENT for boost in boosts))
+        if families is not None:
+            fields.append(map(families_json, families))
+        return list(map(schemas.RankedItem, *fields))
+
+    def list_reasons(self, lists: ExplainedLists) -> Iterator[list[schemas.Reason]]:
+        """Yield, for each listed item, the history items that contribute most to its score.
+
+        `lists` has the reasons of all listed items one after the other: `sources` (positions of
+        history items), `shares` (of the score), and `ends`, where the reasons of each listed item
+        end. An item's position is its number in the vocabulary.
+        """
+        sources = self.ids.take(lists.sources)
+        reasons = list(map(schemas.Reason, sources, lists.shares))
+        begin = 0
+        for end in lists.ends:
+            yield reasons[begin:end]
+            begin = end
+
     def position(self, item_id: int | str) -> int:
-        """Return the position of an external item id; -1 if the model does not know it."""
-        return int(self._fitted.items.positions([item_id], "item", "skip")[0])
+        """Return the position of an external item id; -1 if it is unknown, or was deleted."""
+        position = int(self._items.positions([item_id], "item", "skip")[0])
+        is_deleted = self._is_deleted is not None and position >= 0 and self._is_deleted[position]
+        return -1 if is_deleted else position
 
     def search(self, text: str, limit: int) -> list[int]:
         """Return up to `limit` positions of items whose title has every word, popular ones first.
@@ -98,6 +138,8 @@ class Catalogue:
         is `text` comes before all others. An item's position is its number in the vocabulary.
         """
         matches = self._match_words(text.casefold().split())
+        if self._is_deleted is not None:
+            matches = matches[~self._is_deleted[matches]]
         order = np.argsort(-self._item_counts[matches], kind="stable")[:limit]
         items: list[int] = matches[order].tolist()
         same_id = self.position(text.strip()) if text.strip() else -1
@@ -125,7 +167,7 @@ class Catalogue:
         A column of text in lower case; `_titles` is None if the item table has no titles. An item's
         position is its number in the vocabulary.
         """
-        names = self._fitted.items.ids.cast(pl.String)
+        names = self._items.ids.cast(pl.String)
         texts = names if self._titles is None else self._titles.fill_null(names)
         return texts.str.to_lowercase()
 
@@ -137,9 +179,9 @@ class Catalogue:
         either. An item's position is its number in the vocabulary.
         """
         fitted = self._fitted
-        if fitted.log is not None:
-            return fitted.log.counts()
-        return np.zeros(len(self)) if fitted.recent_counts is None else fitted.recent_counts
+        counts = fitted.recent_counts if fitted.log is None else fitted.log.counts()
+        counts = np.zeros(len(self)) if counts is None else counts
+        return np.pad(counts, (0, len(self) - len(counts)))
 
 
 class ItemValues:
@@ -226,167 +268,3 @@ def _to_list(values: pl.Series) -> list[Any]:
     if not values.null_count():
         return listed
     return [ABSENT if value is None else value for value in listed]
-
-
-class PopularItems:
-    """All items of a model, the most frequent of the last days first, and their counts.
-
-    Of a user's rows with one item, three count at most, so that nobody leads by sending often. With
-    events, the last days end at the latest event; rows of the training log count if they fall into
-    these days, and events count at once. Items without rows there follow in the order of the
-    log's last days, then of the whole log. Ties are in the order of positions. `fitted` is the
-    fitted state of the model, with the training log if it was saved.
-    """
-
-    def __init__(self, fitted: Fitted) -> None:
-        self._fitted = fitted
-        self.events = RecentCounts(RECENT_DAYS)  # events that the artifact does not include
-        self._counted_changes = -1  # `events.changes` at the last count
-        self._count_seconds, self._counted_at = 0.0, 0.0  # of the last count
-        self._ranking: tuple[Array, Array] | None = None  # item positions and their counts
-        self._lock = threading.Lock()  # requests are answered in several threads
-        self._counted_since = -1  # the time from which `_log_counts_since` counts
-        self._log_counts_since = np.zeros(0)  # rows of the log by item position
-
-    def ranked(self) -> tuple[Array, Array]:
-        """Return the positions of all items, most popular first, and their counts in that order.
-
-        Counts are rows and events of the last days. The ranking is recounted if it lacks events.
-        While one thread recounts, other threads get the previous ranking. An item's position is its
-        number in the vocabulary.
-        """
-        if self._is_stale() and self._lock.acquire(blocking=self._ranking is None):
-            try:
-                if self._is_stale():  # no other thread has recounted in the meantime
-                    self._recount()
-            finally:
-                self._lock.release()
-        assert self._ranking is not None
-        return self._ranking
-
-    def _is_stale(self) -> bool:
-        """Is there no ranking yet, or one without the latest events that is old enough?
-
-        `events.changes` grows with each event. A ranking is old enough after 20 times the duration
-        of the last count (`_count_seconds`, ended at `_counted_at`).
-        """
-        due = self._counted_at + _MAX_RECOUNT_SHARE * self._count_seconds
-        has_changed = self._counted_changes != self.events.changes and time.perf_counter() >= due
-        return self._ranking is None or has_changed
-
-    def _recount(self) -> None:
-        """Count and rank the items anew, and measure how long that takes.
-
-        Sets `_ranking`: item positions in the vocabulary, most popular first, and their counts.
-        Without events these are the counts of the training log's last days. Items without a count
-        follow in the order `_log_order` of the log. For the next `_is_stale`, the number of counted
-        changes and the time and duration of this count are stored.
-        """
-        begin = time.perf_counter()
-        self._counted_changes = self.events.changes
-        counts = self._count_with_events() if self._counted_changes else self._recent_log_counts
-        self._ranking = self._rank(counts)
-        self._counted_at = time.perf_counter()
-        self._count_seconds = self._counted_at - begin
-
-    def _rank(self, counts: Array) -> tuple[Array, Array]:
-        """Return all item positions, the highest of `counts` (by position) first, and its counts.
-
-        Items without a count follow in the order of the training log.
-        """
-        popular = np.flatnonzero(counts)
-        popular = popular[np.argsort(-counts[popular], kind="stable")]
-        order = np.concatenate([popular, self._log_order[counts[self._log_order] == 0]])
-        return order, counts[order]
-
-    def top_before(self, time: int, since: int | None, event_items: Array, k: int) -> list[int]:
-        """Return the positions of the k items that were most popular right before a time.
-
-        Counted are the rows of the training log before `time`, and events: `event_items` has their
-        item positions, -1 for unknown items. The events are those between `since` and `time`, both
-        in microseconds since 1970; `since` is None if there are none. `events` is not used.
-        """
-        log, popular = self._fitted.log, self
-        if log is not None and time <= self._fitted.training["last_time"]:
-            popular = PopularItems(replace(self._fitted, log=log.keep(log.time < time)))
-        counts = popular._recent_log_counts
-        if since is not None:
-            known_items = event_items[event_items >= 0]
-            counts = popular._count_rows_since(since) + np.bincount(known_items, None, len(counts))
-        if len(counts) >= k and (least := np.partition(counts, -k)[-k]) > 0:
-            first = np.flatnonzero(counts >= least)  # in large catalogues, to sort all takes long
-            items = first[np.argsort(-counts[first], kind="stable")]
-        else:
-            items = popular._rank(counts)[0]
-        return [int(item) for item in items[:k]]
-
-    @cached_property
-    def _recent_log_counts(self) -> Array:
-        """Rows of each item in the training log's last days; zeros if they were not saved.
-
-        A float array by item position. An item's position is its number in the vocabulary.
-        """
-        log = self._fitted.log
-        if log is not None and log.rows:
-            return _count_rows(log, int(log.time.max()) - round(RECENT_DAYS * DAY))
-        counts = self._fitted.recent_counts
-        return np.zeros(len(self._fitted.items)) if counts is None else counts
-
-    @cached_property
-    def _log_order(self) -> Array:
-        """Positions of items with rows, by rows in the training log's last days, then in all.
-
-        Both in descending order; without a saved log, only the last days count. An item's position
-        is its number in the vocabulary; items that only the item table has are at its end.
-        """
-        log, n_unseen = self._fitted.log, self._fitted.training.get(UNSEEN_ITEMS, 0)
-        totals = self._recent_log_counts if log is None else log.counts()
-        order: Array = np.lexsort((-totals, -self._recent_log_counts))
-        with_rows: Array = order[order < len(order) - n_unseen]
-        return with_rows
-
-    def _count_with_events(self) -> Array:
-        """Return the log rows plus events of each item in the days before the latest event.
-
-        A float array by item position. Events of unknown items are left out. An item's position is
-        its number in the vocabulary.
-        """
-        counts = self._count_rows_since(self.events.since).copy()
-        totals = self.events.totals()
-        items = self._fitted.items.text_positions(list(totals))
-        is_item = items >= 0
-        np.add.at(counts, items[is_item], np.array(list(totals.values()), float)[is_item])
-        return counts
-
-    def _count_rows_since(self, since: int) -> Array:
-        """Return the training log's (weighted) rows of each item since a time in microseconds.
-
-        A float array by item position (its number in the vocabulary); do not change it. Rows are
-        counted only when `since` has changed. Without a saved log: the counts of its last days if
-        the log ends at `since` or later, else 0.
-        """
-        if since != self._counted_since:
-            self._counted_since, self._log_counts_since = since, self._recount_rows(since)
-        return self._log_counts_since
-
-    def _recount_rows(self, since: int) -> Array:
-        """Count the training log's (weighted) rows of each item since a time in microseconds."""
-        log = self._fitted.log
-        if log is None:  # the artifact has only the counts of the log's last days
-            is_recent = self._fitted.training.get("last_time", 0) >= since
-            return self._recent_log_counts if is_recent else np.zeros_like(self._recent_log_counts)
-        return _count_rows(log, since)
-
-
-def _count_rows(log: Log, since: int) -> Array:
-    """Return the (weighted) rows of each item since a time, at most three of each user.
-
-    `since` is in microseconds since 1970; the result is a float array by item position (its number
-    in the vocabulary).
-    """
-    rows = np.flatnonzero(log.time >= since)
-    item = log.item[rows]
-    users = np.searchsorted(log.ptr, rows, "right").astype(np.int64)  # rows are sorted by user
-    is_counted = limit_repeats(users * len(log.items) + item)
-    weight = None if log.weight is None else log.weight[rows][is_counted]
-    return np.bincount(item[is_counted], weight, len(log.items)).astype(np.float64)

@@ -33,8 +33,9 @@ from talerec.models.core import (
 from talerec.ranking import SequenceBlock, SparseBlock, Weights
 from talerec.runtime import Array
 from talerec.serve import schemas
+from talerec.serve.model.availability import Availability
 from talerec.serve.model.catalogue import ItemValues
-from talerec.store import StoredRow
+from talerec.store import StoredRow, now_us
 
 MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
@@ -244,11 +245,12 @@ class FilterCache:
     """Builds the item filters of requests to one model, and caches their parts.
 
     Parts are the items that match `where` (a condition on the item table), the limits of `per`
-    (items by column value), and the scores of `boost` (changes by column value).
+    (items by column value), and the scores of `boost` (changes by column value). `availability`
+    says which items may be recommended at all; None: all of them.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, availability: Availability | None = None) -> None:
+        self._model, self._availability = model, availability
         n_items = max(len(model.fitted.items), 1)
         self._conditions: OrderedDict[str, Array] = OrderedDict()  # flags per item, latest last
         self._max_conditions = _cache_size(n_items)
@@ -258,15 +260,22 @@ class FilterCache:
         self._boosts = lru_cache(_cache_size(8 * n_items))(partial(_build_boosts, model))
 
     def build_filter(self, options: RecommendOptions) -> ItemFilter:
-        """Return the item filter of a request, the same as `options.build_filter(model)`.
+        """Return the item filter of a request: `options.build_filter(model)`, and availability.
 
         A filter has `hide_seen`, the allowed items, the limits per column value and the boosts. The
         costly parts are taken from the caches (`_conditions`, `_limits`, `_boosts`) if an earlier
-        request had the same.
+        request had the same. Items that are not available now are never allowed.
         """
+        available = None
+        if self._availability is not None:
+            available = self._availability.flags(now_us())
         if not options.has_item_rules:
+            if available is not None:
+                return ItemFilter(options.hide_seen, available[: len(self._model.fitted.items)])
             return _HIDE_SEEN if options.hide_seen else NO_FILTER
         allowed = allowed_items(self._model, options.allow, options.deny, options.unknown)
+        if available is not None:
+            allowed = both(allowed, available[: len(self._model.fitted.items)])
         if options.where is not None:
             allowed = both(allowed, self._match_condition(options.where))
         limits = tuple(self._limits(*limit) for limit in (options.per or {}).items())

@@ -15,6 +15,7 @@ from talerec.artifact import read_manifest
 from talerec.errors import ArtifactError, TalerecError
 from talerec.serve import SharedState, resident_bytes
 from talerec.serve.model.copies import Copies, Signature, read_signature
+from talerec.serve.model.item_updates import ItemUpdates
 from talerec.serve.model.served import ServedModel
 
 logger = logging.getLogger("talerec")
@@ -30,17 +31,30 @@ class ModelHolder:
     A request reads `current` once and uses that model throughout. The artifact is the folder of the
     saved model; models are loaded from copies of it.
 
-    path: the artifact folder: the folder in which all workers share the copies of the artifact
-    shared: the metrics and model versions of all workers prepare: called with each loaded model
-    before it is used owner: the name of this process in log lines; None: that of a worker
+    Parameters
+    ----------
+    path : Path
+        The artifact folder.
+    folder : Path
+        The folder in which all workers share the copies of the artifact.
+    shared : SharedState
+        The metrics and model versions of all workers.
+    prepare : function
+        Called with each loaded model before it is used.
+    owner : str, optional
+        The name of this process in log lines; by default that of a worker.
+    updates : ItemUpdates, optional
+        Changes of the store's items, which each model gets before it is used.
     """
 
     def __init__(
         self, path: Path, folder: Path, shared: SharedState,
         prepare: Callable[[ServedModel], None] = lambda model: None, owner: str | None = None,
+        updates: ItemUpdates | None = None,
     ) -> None:  # fmt: skip
         self._process_name = owner or f"worker {shared.worker}"
         self.path, self.shared, self._prepare = path, shared, prepare
+        self._updates = updates or ItemUpdates()
         self.current: ServedModel | None = None  # None until a model is loaded
         self._copies = Copies(path, folder / "models")
         self._lock = threading.Lock()
@@ -60,8 +74,7 @@ class ModelHolder:
             if served is None:
                 raise
             logger.warning("the model at %s is refused, the last one stays: %s", self.path, error)
-            self._serve(served)
-            return served
+            return self._serve(served)
 
     def refresh(self) -> tuple[ServedModel, bool]:
         """Serve the present version of the saved model; return it and whether it is a new one.
@@ -96,31 +109,38 @@ class ModelHolder:
         if previous is not None and version == previous.version:
             return previous, False
         loaded = self._copies.open(self._load)
-        self._serve(loaded)
+        served = self._serve(loaded)
         if previous is not None:
             self.shared.increment("reloads_done")
-        return loaded, True
+        return served, True
 
-    def _serve(self, loaded: ServedModel) -> None:
+    def _serve(self, loaded: ServedModel) -> ServedModel:
         """Serve the model `loaded` from now on: set `current`, and publish its version.
 
-        The version goes to the state that all worker processes of the service share.
+        Changes of items that were read since it was loaded are applied. The version goes to the
+        state that all worker processes of the service share.
         """
-        self.current = loaded
+        with self._updates.lock:
+            self.current = self._updates.apply_to(loaded)
+            served = self.current
         self.shared.set_version(loaded.version)
         logger.info("%s uses model %s", self._process_name, loaded.version)
+        return served
 
     def _load(self, copy: Path, verify: bool) -> ServedModel:
         """Return the model of a copy of the saved model, warmed and prepared to answer.
 
         `copy` is the copy's folder; `verify`: whether to check hashes and every number of the
-        files. Warming compiles all kernels; `_prepare` is a function of the caller. Every failure
-        of the model is a TalerecError, and names the original folder `path`.
+        files. Warming compiles all kernels; `_prepare` is a function of the caller, and `_updates`
+        are changes of items. Every failure of the model is a TalerecError, and names the original
+        folder `path`.
         """
         try:
             loaded = ServedModel(copy, verify=verify)
             loaded.warm()
             self._prepare(loaded)
+            self._updates.warm(loaded)
+            loaded = self._updates.apply_to(loaded)
         except ArtifactError as error:
             raise error.with_folder(self.path) from None
         except TalerecError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Collection, Sequence
+from copy import copy
+from functools import cached_property, lru_cache
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,37 @@ from typing import Any
 import polars as pl
 
 from talerec.artifact import read_artifact
-from talerec.data import Histories
+from talerec.data import Histories, ItemField
 from talerec.models import restore_bundle
 from talerec.models.core import (
+    STORE,
+    STORE_ITEM_SEQ,
     ItemFilter,
     Model,
     RecommendOptions,
-    add_former_names,
     filter_ranking,
     rank_top,
     rank_with_reasons,
 )
-from talerec.ranking import ExplainedLists, FamilyShare
 from talerec.serve import ABSENT, ApiError, no_histories, schemas
-from talerec.serve.model.catalogue import Catalogue, PopularItems
-from talerec.serve.model.explanations import explain_item, families_json
+from talerec.serve.model.catalogue import Catalogue
+from talerec.serve.model.explanations import explain_item
+from talerec.serve.model.live_items import LiveItems
+from talerec.serve.model.popular import PopularItems
 from talerec.serve.model.queries import (
     FilterCache,
     ModelQuery,
     UserRows,
-    format_time,
     join_users,
     read_history,
     weights_per_row,
 )
+from talerec.store import ItemChanges, now_us
 
 _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _MAX_RECENCIES = 64  # values of `recency` whose models are cached
+_HIDE_SEEN = RecommendOptions(hide_seen=True)
 _WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 Outcome = schemas.Recommendations | Exception
@@ -60,14 +62,62 @@ class ServedModel:
         self.model = restore_bundle(bundle, path, verify=verify)
         self.facts = bundle.facts  # the manifest: version, training data, metrics
         self.version: str = bundle.facts["version"]
-        self.items = self.model.fitted.items  # the vocabulary: external ids by position
-        self.catalogue = Catalogue(self.model.fitted)  # ids, titles and columns to show
+        self.saved = self.model  # as it was loaded, without later changes of items
+        self.loaded = time.time()  # Unix seconds
         self.popular = PopularItems(self.model.fitted)
-        self._weights_per_row = weights_per_row(self.model.fitted.weights)
+        self.live: LiveItems | None = None  # the items with changes of the store, if there are any
+        self._prepare(self.model)
+
+    def _prepare(self, model: Model) -> None:
+        """Answer from `model` from now on, with the items `self.live`: build what answers need."""
+        self.model = model
+        self.items = model.fitted.items  # the vocabulary: external ids by position
+        self.catalogue = Catalogue(model.fitted, self.live)  # ids, titles and columns to show
+        self._weights_per_row = weights_per_row(model.fitted.weights)
         # the cached function holds no reference to this object: a replaced model is freed at once
-        self._model_with_recency = lru_cache(_MAX_RECENCIES)(self.model.with_params)
-        self._filters = FilterCache(self.model)
-        self._loaded = time.time()
+        self._model_with_recency = lru_cache(_MAX_RECENCIES)(model.with_params)
+        self._filters = FilterCache(model, None if self.live is None else self.live.availability)
+
+    def with_changes(self, changes: ItemChanges, store: str) -> ServedModel:
+        """Return this model with changes of the store's items; the model itself stays as it is.
+
+        `store` is the id of the store. Everything that an answer needs is built before the return,
+        so that the model can replace this one between two requests.
+        """
+        served = copy(self)
+        served.__dict__.pop("_all_items", None)
+        training = self.facts["training"]
+        trained_seq = int(training.get(STORE_ITEM_SEQ, 0)) if training.get(STORE) == store else 0
+        live, model = self.live, self.model
+        if live is None or live.resets != changes.resets:
+            live, model = LiveItems.read(self.saved.fitted), self.saved
+        model, served.live = live.apply(model, changes, trained_seq)
+        served._prepare(model)
+        if len(served.items) != len(self.items):
+            served.popular = PopularItems(model.fitted, self.popular.events)
+            served.popular.ranked()
+        served.items.positions(served.catalogue.ids.take([0]), "item", "skip")
+        return served
+
+    @cached_property
+    def _all_items(self) -> LiveItems:
+        """All items of the model and of the store."""
+        return self.live or LiveItems.read(self.saved.fitted)
+
+    @property
+    def item_fields(self) -> dict[str, ItemField]:
+        """The fields of items that clients may write, by name: columns, and availability."""
+        return self._all_items.fields
+
+    @property
+    def item_changes(self) -> tuple[int, int]:
+        """How often the store's items were read anew, and the last change that is included."""
+        return (0, 0) if self.live is None else (self.live.resets, self.live.seq)
+
+    @property
+    def vocabulary_key(self) -> str:
+        """A text that is equal for models whose items have the same positions."""
+        return self.version if self.live is None else f"{self.version} {len(self.items)}"
 
     def warm(self) -> None:
         """Answer one small query of each kind, so that all kernels are compiled beforehand.
@@ -92,7 +142,7 @@ class ServedModel:
         self.similar(schemas.SimilarRequest(ids[0], 1))
         self.explain(ids[0], ModelQuery(plain, rows))
         self.search(str(ids[0]), 1)
-        self.card({}, [])
+        _ = self.catalogue.columns
 
     @property
     def rule_columns(self) -> list[str]:
@@ -185,8 +235,13 @@ class ServedModel:
         model = self._choose_model(queries[0])
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
-        items = self._build_ranked_items(
-            lists.items, lists.scores, ranks, self._list_reasons(lists), boosts, lists.families
+        items = self.catalogue.rank_items(
+            lists.items,
+            lists.scores,
+            ranks,
+            self.catalogue.list_reasons(lists),
+            boosts,
+            lists.families,
         )
         answers, begin = [], 0
         for q, n_items in enumerate(lists.counts):
@@ -227,56 +282,27 @@ class ServedModel:
         items, counts, boosts = filter_ranking(*self.popular.ranked(), k, item_filter)
         reasons: list[list[schemas.Reason]] = [[] for _ in items]
         scores, boost = counts.tolist(), boosts.tolist()
-        ranked = self._build_ranked_items(items.tolist(), scores, count(1), reasons, boost)
+        ranked = self.catalogue.rank_items(items.tolist(), scores, count(1), reasons, boost)
         return schemas.Recommendations(self.version, ranked, "trending")
-
-    def _build_ranked_items(
-        self, items: list[int], scores: Iterable[float], ranks: Iterable[int],
-        reasons: Iterable[list[schemas.Reason] | schemas.Absent],
-        boosts: list[float] | None = None, families: list[list[FamilyShare] | None] | None = None,
-    ) -> list[schemas.RankedItem]:  # fmt: skip
-        """Return the items of an answer, with ids and titles, one for each position in `items`.
-
-        `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) and `families` (what
-        families of features add) have one entry per item; None: no boosts, or no families. An
-        item's position is its number in the vocabulary.
-        """
-        titles = self.catalogue.titles
-        fields: list[Iterable[Any]] = [self.catalogue.ids.take(items), scores, ranks]
-        fields += [repeat(ABSENT) if titles is None else titles.take(items), reasons]
-        fields.append(repeat(ABSENT) if boosts is None else (boost or ABSENT for boost in boosts))
-        if families is not None:
-            fields.append(map(families_json, families))
-        return list(map(schemas.RankedItem, *fields))
-
-    def _list_reasons(self, lists: ExplainedLists) -> Iterator[list[schemas.Reason]]:
-        """Yield, for each listed item, the history items that contribute most to its score.
-
-        `lists` has the reasons of all listed items one after the other: `sources` (positions of
-        history items), `shares` (of the score), and `ends`, where the reasons of each listed item
-        end. An item's position is its number in the vocabulary.
-        """
-        sources = self.catalogue.ids.take(lists.sources)
-        reasons = list(map(schemas.Reason, sources, lists.shares))
-        begin = 0
-        for end in lists.ends:
-            yield reasons[begin:end]
-            begin = end
 
     # -- items and users --
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarItems:
         """Return the k items that the model expects right after one item, but not that item.
 
-        ApiError 404 if the item is unknown.
+        ApiError 404 if the item is unknown. Of an item of the store that a model of ids does not
+        know, there are none.
         """
         item = self._find_item(request.item_id)
-        item_id = self.catalogue.ids[item]
+        item_id, title = self.catalogue.ids[item], self.catalogue.title(item)
+        if item >= len(self.items):
+            return schemas.SimilarItems(self.version, item_id, [], title)
         history = Histories.from_ids([[item_id]], self.items, "error")
-        items, scores, counts = rank_top(self.model, history, request.k, ItemFilter(hide_seen=True))
+        item_filter = self._filters.build_filter(_HIDE_SEEN)
+        items, scores, counts = rank_top(self.model, history, request.k, item_filter)
         top = items[0, : counts[0]].tolist()
-        ranked = self._build_ranked_items(top, scores[0].tolist(), count(1), repeat(ABSENT))
-        return schemas.SimilarItems(self.version, item_id, ranked, self.catalogue.title(item))
+        ranked = self.catalogue.rank_items(top, scores[0].tolist(), count(1), repeat(ABSENT))
+        return schemas.SimilarItems(self.version, item_id, ranked, title)
 
     def search(self, text: str, limit: int) -> schemas.ItemList:
         """Return up to `limit` items whose title has every word of `text`, popular ones first.
@@ -287,8 +313,16 @@ class ServedModel:
 
     def get_items(self, ids: Sequence[str]) -> schemas.ItemList:
         """Return the items with these external ids, in this order; unknown ids are left out."""
-        positions = self.items.positions(list(ids), "item", "skip")
-        return self._list_items([item for item in positions.tolist() if item >= 0])
+        positions = map(self.catalogue.position, ids)
+        return self._list_items([item for item in positions if item >= 0])
+
+    def get_item(self, item_id: schemas.Id) -> tuple[schemas.Id, dict[str, Any], bool]:
+        """Return an item's id, its values by field, and whether it may be recommended now.
+
+        ApiError 404 if neither the model nor the store knows it.
+        """
+        item = self._find_item(item_id)
+        return self.catalogue.ids[item], *self._all_items.describe_item(item, now_us())
 
     def _list_items(self, items: list[int]) -> schemas.ItemList:
         """Return the items at these vocabulary positions with ids, titles and columns."""
@@ -315,45 +349,13 @@ class ServedModel:
         return schemas.UserList(self.version, ids.head(limit).to_list())
 
     def _find_item(self, item_id: schemas.Id) -> int:
-        """Return the vocabulary position of an external item id; ApiError 404 if it is unknown."""
+        """Return the position of an external item id; ApiError 404 if it is unknown or deleted."""
         item = self.catalogue.position(item_id)
         if item < 0:
             raise ApiError(404, "unknown_item", f"the model does not know item {item_id!r}")
         return item
 
     # -- the model --
-
-    def times(self) -> dict[str, float]:
-        """Return when the model was "saved" and "loaded" here, in Unix seconds; 0 if unknown.
-
-        `facts` is the manifest of the saved model.
-        """
-        saved = str(self.facts.get("saved") or "")
-        try:
-            seconds = datetime.fromisoformat(saved).timestamp()
-        except ValueError:
-            seconds = 0.0
-        return {"saved": seconds, "loaded": self._loaded}
-
-    def card(self, limits: dict[str, float], other_models: list[str]) -> schemas.ModelCard:
-        """Return the model card: the model, its training data, and the service's limits.
-
-        `limits` has limits of requests by setting; `other_models` are the names of the comparison
-        models of the service. `facts` is the manifest of the saved model. Times become ISO 8601.
-        """
-        facts = self.facts
-        model_params = add_former_names(type(self.model), self.model.params)
-        training = dict(facts["training"])
-        for name in training.keys() & {"first_time", "last_time"}:
-            training[name] = format_time(training[name], "seconds")
-        recency = model_params.get("recency")
-        return schemas.ModelCard(
-            model=self.version, name=self.model.name, paper=self.model.paper,
-            params={name: "inf" if v == math.inf else v for name, v in model_params.items()},
-            solver=facts.get("solver"), training=training, saved=facts.get("saved"),
-            metrics=facts.get("metrics"), limits=limits, columns=self.catalogue.columns,
-            recency=recency if isinstance(recency, int | float) else None, beside=other_models,
-        )  # fmt: skip
 
     def _choose_model(self, query: ModelQuery) -> Model:
         """Return the model, or a copy with the `recency` that the query sets.

@@ -22,7 +22,8 @@ export function showLive(stats, eventRates) {
 }
 
 function eventsTile({ store, events }, rates) {
-  const kept = `${count(events.events_accepted ?? 0)} stored, ${count(events.events_waiting ?? 0)} waiting`;
+  const items = store?.items ? `, ${count(store.items)} items` : "";
+  const kept = `${count(events.events_accepted ?? 0)} stored, ${count(events.events_waiting ?? 0)} waiting${items}`;
   const answers = store?.answers ?? true;
   return tile("Events per second", shortNumber(Math.max(0, rates.at(-1) ?? 0)), answers ? kept : "the store does not respond", rates, !answers);
 }

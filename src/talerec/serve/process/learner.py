@@ -1,6 +1,7 @@
 """The learner: a background process that fits the model again with new events.
 
-The new log has the training log without users that were deleted since, and the events after it.
+The new log has the training log without users that were deleted since, and the events after it;
+its item table has the items that clients have put in the store.
 The new model is saved beside the artifact, read back and verified, and replaces the artifact in
 one step; workers reload it like any other. A failure leaves the artifact as it is and is reported
 in the log, in /v1/stats and in the metrics.
@@ -25,16 +26,16 @@ import polars as pl
 
 from talerec import columns, models
 from talerec.artifact import hold_for_update, install_artifact, read_artifact
-from talerec.data import Log, Vocabulary, merge_logs
+from talerec.data import SKIPPED, TEXT, Log, Vocabulary, merge_logs
 from talerec.data.read import remove_secrets
 from talerec.errors import ReplacedArtifactError, TalerecError
 from talerec.models import merge_item_tables, update
-from talerec.models.core import STORE, STORE_SEQ, Model, build_model
+from talerec.models.core import ITEM_COLUMNS, STORE, STORE_ITEM_SEQ, STORE_SEQ, Model, build_model
 from talerec.runtime import open_regular
 from talerec.serve import Settings
-from talerec.serve.model import learnable
+from talerec.serve.model import LiveItems, learnable
 from talerec.serve.users import read_trained_seq, warn_if_restored
-from talerec.store import IdKinds, Store
+from talerec.store import IdKinds, ItemChanges, ItemTail, Store
 
 logger = logging.getLogger("talerec")
 
@@ -111,7 +112,8 @@ def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str,
     -------
     dict or None
         version, rows (new ones), deleted_users (a count), seq (number of the store's last row), how
-        ("fit" or "update") and seconds; None if the store has no new rows.
+        ("fit" or "update") and seconds; None if the store has no new rows, and no changes of items
+        that the model scores by their content.
 
     Raises
     ------
@@ -128,7 +130,9 @@ def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str,
             seq = read_trained_seq(training, meta.store)
             if warn_if_restored(store.name, meta.seq, seq):
                 seq = 0
-            if meta.seq <= seq:
+            items = _read_items(store)
+            is_learned = training.get(STORE) == meta.store
+            if meta.seq <= seq and items.seq <= (training.get(STORE_ITEM_SEQ, 0) * is_learned):
                 return None
             deleted_users = set(store.read_deletions(seq))
             events = _read_events(store, seq, meta.seq)
@@ -137,9 +141,12 @@ def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str,
         if bundle.facts["version"] != manifest["version"]:
             raise ReplacedArtifactError("was replaced by another process meanwhile", path)
         old_model = models.restore_bundle(bundle, path)
+        if meta.seq <= seq and not old_model.scores_catalogue:
+            return None  # a model of ids learns nothing from items alone
         due = _is_refit_due(old_model, refit_every)
-        model, how, n_new = _learn_model(old_model, deleted_users, events, refit=due)
-        model.fitted.training.update({STORE: meta.store, STORE_SEQ: meta.seq})
+        model, how, n_new = _learn_model(old_model, deleted_users, events, items, refit=due)
+        facts = {STORE: meta.store, STORE_SEQ: meta.seq, STORE_ITEM_SEQ: items.seq}
+        model.fitted.training.update(facts)
         target = model.save(folder / path.name, updatable=bool(training.get("updatable")))
         check = partial(models.load, verify=True)
         version = install_artifact(target, path, check, replaces=manifest["version"])
@@ -185,6 +192,13 @@ def _read_events(store: Store, after: int, until: int) -> pl.DataFrame:
     return pl.concat(frames)
 
 
+def _read_items(store: Store) -> ItemChanges:
+    """Return all items of a store, also deleted ones, and the number of their last change."""
+    tail = ItemTail(store)
+    tail.poll()
+    return tail.changes(0)
+
+
 def _drop_other_kinds(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
     """Return the events without those whose ids are no integers where integers are recorded.
 
@@ -224,36 +238,54 @@ def _is_refit_due(model: Model, refit_every: int | None) -> bool:
 
 
 def _learn_model(
-    model: Model, deleted: set[str], events: pl.DataFrame, *, refit: bool
+    model: Model, deleted: set[str], events: pl.DataFrame, items: ItemChanges, *, refit: bool
 ) -> tuple[Model, str, int]:
     """Return the model with the events, "update" or "fit", and the number of new rows.
 
     `events` has columns user_id, item_id, timestamp (microseconds); `deleted` are ids of users
-    whose rows of the training log go. The model is updated in place if it was saved for updates, no
-    rows are removed and the types of ids agree; else, or with `refit`, a new one is fitted to the
-    merged log.
+    whose rows of the training log go; `items` are those of the store. The model is updated in place
+    if it was saved for updates, no rows are removed and the types of ids agree; else, or with
+    `refit`, a new one is fitted to the merged log.
     """
     log = model.fitted.log
     assert log is not None
+    table = _merge_item_rows(model, items)
     remaining = _drop_users(log, deleted)
     can_update = remaining is log and len(events) and _has_same_id_types(log, events) and not refit
-    if can_update and _try_update(model, events):
+    if can_update and _try_update(model, events, table):
         return model, "update", len(events)
     whole, n_new = _merge_events(remaining, events)
+    if table is not None:
+        types = model.fitted.training.get(ITEM_COLUMNS, ())
+        text, skip = ([c["name"] for c in types if c["kind"] == kind] for kind in (TEXT, SKIPPED))
+        whole = whole.compact().with_items(table, text=text, skip=skip)
     new_model: Model = build_model(type(model), model.params)
     return new_model.fit(whole), "fit", n_new
 
 
-def _try_update(model: Model, events: pl.DataFrame) -> bool:
+def _merge_item_rows(model: Model, items: ItemChanges) -> pl.DataFrame | None:
+    """Return the model's item table with the items of the store; None if it stays as it is.
+
+    Deleted items are left out. The table of a model that scores items by their content has items
+    without rows, too, which are not in the log.
+    """
+    if not items.rows and not model.scores_catalogue:
+        return None
+    _, live = LiveItems.read(model.fitted).apply(model, items)
+    return live.info.filter(pl.Series(~live.availability.is_deleted))
+
+
+def _try_update(model: Model, events: pl.DataFrame, table: pl.DataFrame | None) -> bool:
     """Update the model in place with new events; return False if it has to be fitted again.
 
-    `events` has columns user_id, item_id, timestamp (microseconds). Only a model saved with its
-    update data can be updated; it may still refuse the events.
+    `events` has columns user_id, item_id, timestamp (microseconds), and `table` is the new item
+    table, None if it stays. Only a model saved with its update data can be updated; it may still
+    refuse the events.
     """
     if not model.fitted.training.get("updatable"):
         return False
     try:
-        update(model, _events_log(events))
+        update(model, _events_log(events), items=table)
     except TalerecError as error:
         logger.info("the model is fitted again: %s", error)
         return False

@@ -38,7 +38,7 @@ class UserHistories:
     max_rows : int
         The most rows of a history; older rows are cut off.
     versions : function
-        Returns the versions of the models in use, whose merged histories stay in the cache.
+        Returns `vocabulary_key` of the models in use, whose merged histories stay in the cache.
     """
 
     def __init__(
@@ -92,15 +92,17 @@ class UserHistories:
         """Return the history of a cached user, merged with the model's training log.
 
         `cached` has the user's latest events of the store, and in `derived` merged histories by
-        model version; the result is added there, and is used until the user's events change.
-        Histories of versions that are no longer served are dropped.
+        model version and vocabulary; the result is added there, and is used until the user's events
+        change. Histories of versions that are no longer served are dropped.
         """
         derived, events = cached.derived, cached.events  # in this order: `derived` is reset last
-        merged: UserRows | None = derived.get(model.version)
+        merged: UserRows | None = derived.get(model.vocabulary_key)
         if merged is None:
             assert self.tail is not None
             merged = self.merge(model, user, events).copied()  # holds no file of the model open
-            self.tail.cache_derived(user, events, {model.version: merged}, self._served_versions())
+            self.tail.cache_derived(
+                user, events, {model.vocabulary_key: merged}, self._served_versions()
+            )
         return merged
 
     def merge(self, model: ServedModel, user: str, events: list[StoredRow]) -> UserRows:

@@ -16,22 +16,24 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from talerec.errors import TalerecError
-from talerec.serve import ApiError, Settings, SharedState, busy, schemas, store_unavailable
-from talerec.serve.model import ServedModel
+from talerec.serve import ApiError, Settings, SharedState, busy, store_unavailable
+from talerec.serve.model import ItemUpdates, ModelHolder, ServedModel
 from talerec.serve.users.histories import UserHistories, trained_seq
 from talerec.serve.users.maintenance import StoreMaintenance
 from talerec.serve.users.saved_deletions import SavedDeletions
 from talerec.serve.users.validation import find_id_kinds
 from talerec.store import (
     AppendResult,
+    CatalogueFacts,
+    CatalogueFullError,
     ConflictError,
     Event,
     EventTail,
     EventWriter,
     IdKinds,
+    ItemTail,
     QueueFullError,
     StoreDamagedError,
     StoreError,
@@ -57,16 +59,19 @@ class UserState:
         The settings of the service.
     shared : SharedState
         The counters of the workers, in the folder of the run.
-    versions : function
-        Returns the versions of the models that this worker serves.
+    models : function
+        Returns the models that this worker serves.
     """
 
     def __init__(
-        self, settings: Settings, shared: SharedState, versions: Callable[[], Collection[str]]
-    ) -> None:
+        self, settings: Settings, shared: SharedState,
+        models: Callable[[], Collection[ServedModel]],
+    ) -> None:  # fmt: skip
         self._settings, self._shared = settings, shared
         self._saved_deletions = SavedDeletions(shared.folder, shared.worker)
-        self._models: WeakSet[ServedModel] = WeakSet()  # all that are in use
+        self._models = models
+        self.item_updates = ItemUpdates(shared)
+        self.item_tail: ItemTail | None = None
         self.tail: EventTail | None = None
         if (store := settings.store) is not None:
             options: dict[str, Any] = {"known_store": read_known_store(shared.folder)}
@@ -75,8 +80,14 @@ class UserState:
             (shared.folder / _STORE_FILE).write_text(self.tail.store)
             self.tail.subscribe(self._saved_deletions.collect)
             self._saved_deletions.restore(self.tail)
+            self.item_tail = ItemTail(self.tail.open_writer())
+            self.item_updates.follow(self.item_tail, self.tail.store)
             self._on_poll(self.tail)
-        self.histories = UserHistories(self.tail, settings.max_history, versions)
+
+        def keys() -> set[str]:
+            return {model.vocabulary_key for model in models()}
+
+        self.histories = UserHistories(self.tail, settings.max_history, keys)
         self._writer: EventWriter | None = None
         self._stop = threading.Event()
         self._poll_thread: threading.Thread | None = None
@@ -89,12 +100,11 @@ class UserState:
         Called with each loaded model; later events are counted as they arrive. Nothing is counted
         without an event store (`tail`, its cache, is None).
         """
-        self._models.add(model)
         if self.tail is not None:
             follow_events(self.tail, model)
 
     def _on_poll(self, tail: EventTail) -> None:
-        """Save new deletions of users; then publish the last store row that this worker has read.
+        """Save new deletions of users, read changed items, and publish how far this worker is.
 
         Called after each poll of the store by `tail`, the cache of recent events that polls it. The
         number of that row (`tail.seq`, negative before the first answer) goes to the state that all
@@ -103,6 +113,8 @@ class UserState:
         """
         if tail.seq >= 0:
             self._saved_deletions.save(tail)
+            if self.item_tail is not None and self.item_tail.poll():
+                self.item_updates.wake()
         self._shared.set_seq(tail.seq)
 
     def start(self) -> None:
@@ -122,6 +134,12 @@ class UserState:
             work = StoreMaintenance(self.tail, keep, self._shared.worker == 0)
             threading.Thread(target=work.run, args=stop, name="maintain", daemon=True).start()
 
+    def follow_items(self, holders: Sequence[ModelHolder]) -> None:
+        """Start the thread that applies changes of items to the models; nothing without a store."""
+        if self.item_tail is not None:
+            run, arguments = self.item_updates.run, (holders, self._stop)
+            threading.Thread(target=run, args=arguments, name="items", daemon=True).start()
+
     def stop(self) -> None:
         """Commit the waiting events, stop both threads, and close the connections to the store.
 
@@ -133,8 +151,9 @@ class UserState:
             self._writer.stop(self._settings.timeout)
         if self._poll_thread is not None:
             self._poll_thread.join(self._settings.timeout)
-        if self.tail is not None:
+        if self.tail is not None and self.item_tail is not None:
             self.tail.close()
+            self.item_tail.close()
 
     # -- kinds of ids --
 
@@ -142,17 +161,15 @@ class UserState:
         """Return whether events have integer or text ids; None if `settle_id_kinds` has to say."""
         return IdKinds("text", "text") if self.tail is None else self._id_kinds.get(model.version)
 
-    def settle_id_kinds(self, model: ServedModel, event: schemas.NewEvent) -> IdKinds:
+    def settle_id_kinds(self, model: ServedModel, first: IdKinds) -> IdKinds:
         """Return whether events have integer or text ids; record it in the store if it is open.
 
         The setting `ids` decides; else ids are text if those of the model or those recorded in the
-        store are. Where a vocabulary is empty and nothing is recorded, the first `event` decides.
-        ApiError 503 if the store does not answer.
+        store are. Where a vocabulary is empty and nothing is recorded, the ids that were sent
+        `first` decide. ApiError 503 if the store does not answer.
         """
         assert self.tail is not None
         kinds, ids = find_id_kinds(self._settings, model), self._settings.ids
-        sent = (event.user_id, event.item_id)
-        first = IdKinds(*("integer" if isinstance(value, int) else "text" for value in sent))
         try:
             with self.tail.open_writer() as store:
                 recorded = store.settle_id_kinds(kinds.or_else(first), is_final=ids is not None)
@@ -174,7 +191,7 @@ class UserState:
         ApiErrors: 409 for an event id that is stored with other contents, 503 if the store is busy
         or fails.
         """
-        result: AppendResult = await self._write(WriteRequest(events))
+        result: AppendResult = await self.write(WriteRequest(events))
         self._shared.increment("events_accepted", result.accepted)
         self._shared.increment("events_duplicate", result.duplicates)
         return result
@@ -187,7 +204,7 @@ class UserState:
         ApiError if the store fails.
         """
         request = WriteRequest(deleted_user=user, always_record=self._is_in_a_model(user))
-        seq: int = await self._write(request)
+        seq: int = await self.write(request)
         end = time.monotonic() + _DELETION_WAIT_S
         while not self._shared.is_read_by_all(seq) and time.monotonic() < end:
             await asyncio.sleep(_DELETION_POLL_S)
@@ -198,20 +215,20 @@ class UserState:
 
         True for a model saved without its log, because nobody can say.
         """
-        logs = [model.model.fitted.log for model in list(self._models)]
+        logs = [model.model.fitted.log for model in self._models()]
         return any(log is None or log.users.text_positions([user])[0] >= 0 for log in logs)
 
-    async def _write(self, request: WriteRequest) -> Any:
+    async def write(self, request: WriteRequest) -> Any:
         """Queue a write request, wait for its commit and return its result.
 
-        A request stores events or deletes a user; its result is an AppendResult (counts) or the seq
-        of the deletion (its row number). Failures are raised as ApiErrors: 409 without a store or
-        for a conflict of event ids, 503 if the store is busy, slow or failing. `waiter` is a future
-        that the writer's thread resolves.
+        Its result is what the store returns: counts, or the number of a deletion. Failures are
+        raised as ApiErrors: 409 without a store, for a conflict of event ids or for too many items,
+        503 if the store is busy, slow or failing. `waiter` is a future that the writer's thread
+        resolves.
         """
         writer = self._writer
         if writer is None:
-            message = "this service has no store and accepts no events: start it with a store"
+            message = "this service has no store and stores nothing: start it with a store"
             raise ApiError(409, "no_store", message)
         request.waiter = asyncio.get_running_loop().create_future()
         try:
@@ -222,10 +239,12 @@ class UserState:
             raise busy(str(error)) from None
         except ConflictError as error:
             raise ApiError(409, "conflict", str(error)) from None
+        except CatalogueFullError as error:
+            raise ApiError(409, "catalogue_full", str(error)) from None
         except StoreError as error:
             raise self._note_failure(error) from None
         except TimeoutError:
-            message = "the store is slow: the events may still be stored later; send them again"
+            message = "the store is slow: it may still store this later; send it again"
             raise store_unavailable(message) from None
         finally:
             self._count_commits(writer)
@@ -263,13 +282,21 @@ class UserState:
         """Return the store as /v1/stats shows it, None without one; its address has no password.
 
         `tail` is this worker's cache of the event store. Keys: address, answers (is it available?),
-        seq (number of the last row read here, in commit order), deleted_users (a count).
+        seq (number of the last row read here, in commit order), deleted_users (a count), items (a
+        count) and items_changed (Unix seconds, None before the first change).
         """
         tail = self.tail
         if tail is None:
             return None
         state = {"address": tail.name, "answers": tail.is_available, "seq": tail.seq}
-        return {**state, "deleted_users": len(tail.deleted)}
+        facts = self.catalogue_facts
+        items = {"items": facts.items, "items_changed": facts.changed / 1e6 or None}
+        return {**state, "deleted_users": len(tail.deleted), **items}
+
+    @property
+    def catalogue_facts(self) -> CatalogueFacts:
+        """The store's number of items and the time of their last change, as read here."""
+        return CatalogueFacts(0, 0, 0) if self.item_tail is None else self.item_tail.facts
 
 
 def read_known_store(folder: Path) -> str:

@@ -98,7 +98,7 @@ def profile_answers(model: tr.Ranker, histories: Histories, block: int) -> dict[
         if isinstance(second, SecondStage):
             score_rows(second.trees, rows)
             stages.end("trees")
-            second._explainer.contributions(rows[:10])
+            second.trees.contributions(rows[:10])
             stages.end("SHAP of 10 items")
     scale = 1e3 / block
     return {name: round(scale * float(np.median(x)), 4) for name, x in stages.seconds.items()}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from talerec.errors import TalerecError
-from talerec.models.ranker import TreeExplainer
 from talerec.models.ranker.trees import Trees, parse_trees, trim_text
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -52,7 +51,7 @@ def test_contributions_are_lightgbms_and_add_up(learned, text):
     booster, rows = learned
     trees = parse_trees(text, NAMES)
     theirs = booster.predict(rows, pred_contrib=True)
-    ours = TreeExplainer.build(trees).contributions(rows)
+    ours = trees.contributions(rows)
     np.testing.assert_allclose(ours, theirs[:, :-1], rtol=0, atol=1e-12)
     assert trees.expected == pytest.approx(theirs[0, -1], abs=1e-12)
     np.testing.assert_allclose(ours.sum(axis=1) + trees.expected, trees.predict(rows), atol=1e-9)
@@ -65,7 +64,7 @@ def test_a_tree_of_a_single_leaf_is_a_constant(text):
     trees = parse_trees(head + tree + b"end of trees\n", NAMES)
     rows = np.zeros((3, len(NAMES)), np.float32)
     assert trees.predict(rows).tolist() == [0.5] * 3
-    assert not TreeExplainer.build(trees).contributions(rows).any()
+    assert not trees.contributions(rows).any()
     assert (trees.expected, trees.lowest) == (0.5, 0.5)
 
 
@@ -144,5 +143,5 @@ def test_random_damage_is_refused_or_harmless(text, learned):
             continue
         accepted += 1
         assert len(trees.predict(rows)) == len(rows)
-        TreeExplainer.build(trees).contributions(rows)
+        trees.contributions(rows)
     assert accepted

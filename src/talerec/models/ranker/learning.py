@@ -9,7 +9,6 @@ import numpy as np
 
 from talerec.models.ranker.examples import Examples
 from talerec.models.ranker.second_stage import score_rows, start_scores
-from talerec.models.ranker.tree_shap import TreeExplainer
 from talerec.models.ranker.trees import Trees, parse_trees, trim_text
 from talerec.runtime import Array, thread_count
 
@@ -192,7 +191,7 @@ def share_of_families(trees: Trees, rows: Array, families: Array, n_families: in
     rows: features of candidates. families: the family number of each feature. A family's weight is
     the mean absolute sum of its features' contributions.
     """
-    parts = TreeExplainer.build(trees).contributions(rows)
+    parts = trees.contributions(rows)
     sums = np.stack([parts[:, families == f].sum(axis=1) for f in range(n_families)], axis=1)
     weights = np.abs(sums - sums.mean(axis=0)).mean(axis=0)
     shares: Array = weights / max(weights.sum(), 1e-300)

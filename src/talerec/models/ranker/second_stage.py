@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from talerec.features import FAMILIES, feature_families
 from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
-from talerec.models.ranker.tree_shap import TreeExplainer
 from talerec.models.ranker.trees import Trees
 from talerec.ranking import Mask, rank_queries
 from talerec.runtime import Array, kernel, run_chunks, sized_chunks
@@ -21,8 +19,7 @@ _START = 0.7  # weight of the first part's log rank, with which learning starts
 _UNRANKED = 300.0  # rank of an item that the first part does not rank
 
 
-@dataclass(frozen=True, eq=False)
-class SecondStage:
+class SecondStage(NamedTuple):
     """Trees that order the candidates of the first stage.
 
     The score of a candidate (`score_rows`) does not depend on filters. Other items follow in the
@@ -33,12 +30,7 @@ class SecondStage:
     first: FirstStage
     trees: Trees
 
-    @cached_property
-    def _explainer(self) -> TreeExplainer:
-        """What explanations of the trees' scores need; computed for the first one."""
-        return TreeExplainer.build(self.trees)
-
-    @cached_property
+    @property
     def floor(self) -> float:
         """A score below that of every candidate, from which the scores of other items go down."""
         return float(self.trees.lowest - _START * np.log(_UNRANKED + 3.0)) - 1.0
@@ -138,7 +130,7 @@ class SecondStage:
         candidates = self.first.score_candidates(history, grid, np.array([len(items)]))
         _, rows = self.first.build_features(requests, candidates)
         families = feature_families(self.first.names)
-        by_feature = self._explainer.contributions(rows)
+        by_feature = self.trees.contributions(rows)
         sums = [by_feature[:, families == f].sum(axis=1) for f in range(len(FAMILIES))]
         sums[0] = sums[0] + start_scores(rows)
         scores = score_rows(self.trees, rows)
@@ -171,8 +163,9 @@ def start_scores(rows: Array) -> Array:
     It falls with the logarithm of the first part's rank (column 1), from which learning starts. A
     millionth of that part's relative score (column 2) orders candidates with equal leaves.
     """
-    rank = np.nan_to_num(rows[:, 1].astype(np.float64), nan=_UNRANKED)
-    ratio = np.clip(np.nan_to_num(rows[:, 2].astype(np.float64)), 0.0, 1.0)
+    rank = rows[:, 1].astype(np.float64)
+    rank[np.isnan(rank)] = _UNRANKED
+    ratio = np.fmin(np.fmax(rows[:, 2].astype(np.float64), 0.0), 1.0)  # NaN is 0
     scores: Array = _TIE * ratio - _START * np.log(rank + 3.0)
     return scores
 

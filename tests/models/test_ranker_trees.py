@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from talerec.errors import TalerecError
-from talerec.models.ranker import TreeExplainer
+from talerec.models.ranker.tree_walks import TreeArrays
 from talerec.models.ranker.trees import Trees, parse_trees, trim_text
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -52,7 +53,7 @@ def test_contributions_are_lightgbms_and_add_up(learned, text):
     booster, rows = learned
     trees = parse_trees(text, NAMES)
     theirs = booster.predict(rows, pred_contrib=True)
-    ours = TreeExplainer.build(trees).contributions(rows)
+    ours = trees.contributions(rows)
     np.testing.assert_allclose(ours, theirs[:, :-1], rtol=0, atol=1e-12)
     assert trees.expected == pytest.approx(theirs[0, -1], abs=1e-12)
     np.testing.assert_allclose(ours.sum(axis=1) + trees.expected, trees.predict(rows), atol=1e-9)
@@ -65,8 +66,52 @@ def test_a_tree_of_a_single_leaf_is_a_constant(text):
     trees = parse_trees(head + tree + b"end of trees\n", NAMES)
     rows = np.zeros((3, len(NAMES)), np.float32)
     assert trees.predict(rows).tolist() == [0.5] * 3
-    assert not TreeExplainer.build(trees).contributions(rows).any()
+    assert not trees.contributions(rows).any()
     assert (trees.expected, trees.lowest) == (0.5, 0.5)
+
+
+def chain_of_nodes(depth: int) -> TreeArrays:
+    """A tree whose node n compares feature n with 0: left is a leaf, right is node n + 1."""
+    nodes, rng = np.arange(depth, dtype=np.int32), np.random.default_rng(depth)
+    leaf_count = rng.integers(1, 50, depth + 1).astype(float)
+    node_count = leaf_count[::-1].cumsum()[::-1][:depth]
+    right = np.append(nodes[1:], np.int32(-1 - depth))
+    return TreeArrays(
+        np.array([0, depth]), np.array([0, depth + 1]), nodes, np.zeros(depth),
+        np.full(depth, 10, np.uint8), -1 - nodes, right, nodes - 1, node_count,
+        rng.normal(size=depth + 1), leaf_count, np.append(nodes, np.int32(depth - 1)),
+    )  # fmt: skip
+
+
+def mean_score(tree: TreeArrays, row: np.ndarray, known: int, node: int = 0) -> float:
+    """The mean leaf value of training rows that agree with `row` in the known features (bits)."""
+    if node < 0:
+        return float(tree.leaf_value[-1 - node])
+    children = int(tree.left[node]), int(tree.right[node])
+    if known >> node & 1:
+        return mean_score(tree, row, known, children[0 if row[node] <= 0 else 1])
+    counts = [tree.node_count[c] if c >= 0 else tree.leaf_count[-1 - c] for c in children]
+    means = [mean_score(tree, row, known, child) for child in children]
+    return float(np.dot(counts, means) / sum(counts))
+
+
+@pytest.mark.parametrize("depth", [1, 5, 10, 12])
+def test_contributions_are_shapley_values(depth):
+    """Twelve different features on a path are more than the explainer stores the cases of."""
+    tree = chain_of_nodes(depth)
+    row = np.array([(-1.0) ** (n > 3) for n in range(depth)], np.float32)
+    row[::3] *= -1
+    means = [mean_score(tree, row, known) for known in range(1 << depth)]
+    expected = np.zeros(depth)
+    for known in range(1 << depth):
+        size = known.bit_count()
+        for feature in range(depth):
+            if not known >> feature & 1:
+                weight = 1 / (depth * math.comb(depth - 1, size))
+                expected[feature] += weight * (means[known | 1 << feature] - means[known])
+    trees = Trees(tree)
+    np.testing.assert_allclose(trees.contributions(row[None])[0], expected, atol=1e-12)
+    assert trees.predict(row[None])[0] == means[-1]
 
 
 def change(pattern: str, value: str) -> Callable[[bytes], bytes]:
@@ -144,5 +189,5 @@ def test_random_damage_is_refused_or_harmless(text, learned):
             continue
         accepted += 1
         assert len(trees.predict(rows)) == len(rows)
-        TreeExplainer.build(trees).contributions(rows)
+        trees.contributions(rows)
     assert accepted

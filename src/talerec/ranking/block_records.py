@@ -23,7 +23,8 @@ SPARSE, DENSE, IDENTITY, SEQUENCES = range(4)
 #: size         number of values
 #: sequences    number of sequences
 #: source_item  address of the item that each source stands for (int32); 0: source s for item s
-#: peaks        address of the largest absolute value of each row (float32)
+#: peaks        address of the largest absolute value (float32) of each row of a sparse block, or of
+#:              each column of a dense one
 _FIELDS = "kind first last weight indptr indices values size sequences source_item peaks"
 BLOCK = np.dtype([(x, np.float64 if x == "weight" else np.int64) for x in _FIELDS.split()])
 

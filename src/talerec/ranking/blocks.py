@@ -179,6 +179,16 @@ class DenseBlock(Block):
     def matrix(self) -> Any:
         return self.values
 
+    @cached_property
+    def column_peaks(self) -> Array:
+        """The largest absolute value of each column: a bound on what a source adds to the item.
+
+        Computed from `values` on first use, which reads all of them.
+        """
+        values = self.values
+        peaks: Array = np.maximum(values.max(axis=0, initial=0), -values.min(axis=0, initial=0))
+        return peaks
+
     def rows(self, a: int, b: int) -> Block:
         """Return rows (sources) a..b, b excluded, as a block, without a copy of the values.
 

@@ -23,6 +23,7 @@ from talerec.ranking.block_records import (
     sequence_rows,
     sparse_rows,
 )
+from talerec.ranking.blocks import DenseBlock
 from talerec.ranking.ranks import any_reaches, is_cheaper_by_rows
 from talerec.ranking.scores import (
     NO_SCORE,
@@ -34,7 +35,7 @@ from talerec.ranking.scores import (
 )
 from talerec.ranking.top_k import ItemFlags, TopK, is_listable, push_item, ranks_before, sort_top_k
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime import Array, borrow, kth_smallest, template
+from talerec.runtime import Array, address, borrow, kth_smallest, template
 
 _SPAN = 64  # scores that are compared with the threshold at a time
 _MAXIMA = 4  # maxima per item of a list, from which a lower bound of its last score is computed
@@ -107,10 +108,14 @@ class WeightsStack:
     def table(self) -> StackTable:
         """The weights as arrays for kernels; `self.weights` must outlive it."""
         tables = [weights.kernel_weights for weights in self.weights]
+        blocks = np.concatenate([table.blocks for table in tables])
+        for number, block in enumerate(b for weights in self.weights for b in weights.blocks):
+            if isinstance(block, DenseBlock):
+                blocks[number]["peaks"] = address(block.column_peaks, np.float32)
         has_base = np.array([len(table.base) > 0 for table in tables])
         rows = [table.base for table in tables if len(table.base)]
         return StackTable(
-            np.concatenate([table.blocks for table in tables]),
+            blocks,
             np.cumsum([0] + [len(table.blocks) for table in tables]),
             np.stack(rows) if rows else np.empty((1, 0)),
             np.where(has_base, np.cumsum(has_base) - 1, -1),

@@ -22,11 +22,17 @@ from talerec.ranking.block_records import (
     sequence_rows,
     sparse_rows,
 )
-from talerec.runtime import Array, Kernel, borrow, template, unsigned_range
+from talerec.runtime import Array, Kernel, borrow, float32_at, template, unsigned_range
 
 #: The score of an item that nothing was added to. A sum is never -0.0 once something was added.
 NO_SCORE = -0.0
 _NO_SCORE_BITS = -(2**63)
+
+#: Sources with less than this share of the first source's may be too small to change any score; it
+#: is checked before every eighth.
+_SMALL_SHARE = 2.0**-54
+_CHECK_STEP = 8
+_NO_CHANGE = 2.0**-55  # of a score: what is added to it, at most, without changing its last bit
 
 #: A source weight above this, times the smallest float32, is not zero yet.
 _MIN_WEIGHT = 2.0**-800
@@ -264,7 +270,8 @@ def add_query(weights: KernelWeights, sources: Array, shares: Array, store: Dens
     weights: B (source x item) as blocks, and base scores that do not depend on the query. A source
     is a row of B, mostly an item of the history. sources: numbers of rows through all blocks, added
     in this order; shares: the weight of each in the query. The store, one score per item, has no
-    scores on entry.
+    scores on entry. If a dense block has the peaks of its columns, sources that are too old to
+    change any score are left out.
     """
     blocks, base, scores = weights.blocks, weights.base, store.scores
     for j in range(len(base)):
@@ -279,12 +286,33 @@ def add_query(weights: KernelWeights, sources: Array, shares: Array, store: Dens
             y += 1
         if blocks[b].kind == DENSE:
             for z in range(x, y):
+                is_small = blocks[b].peaks != 0 and abs(shares[z]) < _SMALL_SHARE * abs(shares[x])
+                if is_small and z % _CHECK_STEP == 0:
+                    peaks = float32_at(blocks[b].peaks, len(scores))
+                    if _is_settled(scores, peaks, shares[z:y], weight):
+                        break
                 row = dense_row(blocks, b, sources[z] - first, len(scores))
                 _add_dense_row(store, row, shares[z] * weight)
         else:
             some, part = sources[x:y], shares[x:y]
             _add_block(_add_dense, _add_dense_sparse_row, store, blocks, b, some, part)
         x = y
+
+
+@template
+def _is_settled(scores: Array, peaks: Array, shares: Array, weight: float) -> bool:
+    """Return whether rows times these shares and the weight cannot change any score.
+
+    scores: one per item, float64; peaks: the largest absolute value of each item in any row. A sum
+    stays as it is, to the last bit, if what is added is below 2^-54 of it.
+    """
+    largest = 0.0
+    for z in range(len(shares)):
+        largest = max(largest, abs(shares[z] * weight))
+    is_settled = True
+    for j in range(len(scores)):
+        is_settled &= largest * peaks[j] <= _NO_CHANGE * abs(scores[j])
+    return is_settled
 
 
 @template

@@ -13,6 +13,7 @@ from talerec.runtime import Array, Arrays, kernel, run_chunks, shrink_indptr, si
 
 _CHUNK = 64  # queries per task of a thread
 _MAX_ENTRIES = 2**22  # neighbors in memory at a time
+_SCAN = 16  # users per neighbor up to which looking at all of them is faster than sorting
 
 
 class NeighborOptions(NamedTuple):
@@ -64,6 +65,7 @@ class _SharedItems(NamedTuple):
     """Work arrays for the users who share an item with one query; reset between queries."""
 
     user: Array  # in the order in which they were found
+    n_users: Array  # one number: how many they are
     entry: Array  # by user: the first shared entry; -1 for users without
     weight: Array  # by user: the weight of all shared items; 0 for users without
     seen: Array  # by item: whether the query has it; False between queries
@@ -151,22 +153,25 @@ def _find_in_part(
 
 @template
 def _add_users_of(
-    index: NeighborIndex, i: int, weight: float, shared: _SharedItems, count: int
+    index: NeighborIndex, x: int, i: int, end: int, weight: float, shared: _SharedItems
 ) -> int:
-    """Add `weight` to all users who have item i; return the number of users so far.
+    """Add `weight` to the users who have item i; return the first position that is left.
 
-    index: which users have which items. Changes `shared` in place: users who share an item with the
-    query, their weights, and for each its first shared entry (row of the index). `count` is the
-    number of users found before.
+    index: which users have which items. x: the position of the item's first entry that is not yet
+    added; entries (rows of the index, ascending) from `end` on are left. Changes `shared` in place:
+    users who share an item with the query, their weights, and for each its first shared entry.
     """
-    for x in range(index.item_indptr[i], index.item_indptr[i + 1]):
+    count = shared.n_users[0]
+    while x < index.item_indptr[i + 1] and index.entries[x] < end:
         u = index.user[index.entries[x]]
         if shared.entry[u] < 0:
             shared.entry[u] = index.entries[x]
             shared.user[count] = u
             count += 1
         shared.weight[u] += weight
-    return count
+        x += 1
+    shared.n_users[0] = count
+    return x
 
 
 @template
@@ -178,16 +183,42 @@ def _add_shared_items(
 
     index: which training users have which items. The weight of an item falls with its lag in the
     query; only its last `max_history` rows are used. Returns the number of distinct items of the
-    query, and the number of these users.
+    query, and how many of the most recent users were looked at: all, or enough to have
+    `options.sample` who share an item.
     """
-    stop = queries.stop[q]
+    stop, n_users = queries.stop[q], len(index.indptr) - 1
     first = max(queries.start[q], stop - options.max_history)
-    rows, count = np.empty(stop - first, np.int64), 0
+    rows = np.empty(stop - first, np.int64)
     n_items = list_latest_rows(queries.item, first, stop, shared.seen, rows, 0)
+    position = np.empty(n_items, np.int64)
     for x in range(n_items):
-        weight = np.exp(-(stop - 1 - rows[x]) / options.recency)
-        count = _add_users_of(index, queries.item[rows[x]], weight, shared, count)
-    return n_items, count
+        position[x] = index.item_indptr[queries.item[rows[x]]]
+    n_recent = min(options.sample, n_users) if options.sample > 0 else n_users
+    while True:
+        for x in range(n_items):
+            weight, item = np.exp(-(stop - 1 - rows[x]) / options.recency), queries.item[rows[x]]
+            end = index.indptr[n_recent]
+            position[x] = _add_users_of(index, position[x], item, end, weight, shared)
+        if n_recent == n_users or shared.n_users[0] >= options.sample:
+            return n_items, n_recent
+        n_recent = min(2 * n_recent, n_users)
+
+
+@template
+def _sort_users(shared: _SharedItems, n_recent: int) -> Array:
+    """Return the users who share an item with the query, ascending: the most recent one first.
+
+    n_recent: all of them are among so many most recent users.
+    """
+    count = shared.n_users[0]
+    if n_recent > _SCAN * count:
+        return np.sort(shared.user[:count])
+    users, size = np.empty(count, np.int64), 0
+    for u in range(n_recent):
+        if shared.entry[u] >= 0:
+            users[size] = u
+            size += 1
+    return users
 
 
 @template
@@ -239,14 +270,15 @@ def _write_neighbors(
     """
     n_users, n_items = len(index.indptr) - 1, len(index.item_indptr) - 1
     shared = _SharedItems(
-        np.empty(n_users, np.int64), np.full(n_users, -1, np.int64), np.zeros(n_users),
-        np.zeros(n_items, np.bool_),
+        np.empty(n_users, np.int64), np.zeros(1, np.int64), np.full(n_users, -1, np.int64),
+        np.zeros(n_users), np.zeros(n_items, np.bool_),
     )  # fmt: skip
     for q in range(a, b):
-        size, count = _add_shared_items(index, queries, q, options, shared)
+        size, n_recent = _add_shared_items(index, queries, q, options, shared)
+        count = shared.n_users[0]
         if count == 0:
             continue
-        users = np.sort(shared.user[:count])
+        users = _sort_users(shared, n_recent)
         if 0 < options.sample < count:
             users = users[: options.sample]
         now = queries.time[queries.stop[q] - 1]
@@ -255,6 +287,7 @@ def _write_neighbors(
         for x in range(count):
             u = shared.user[x]
             shared.weight[u], shared.entry[u] = 0.0, -1
+        shared.n_users[0] = 0
 
 
 @kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -120,6 +121,7 @@ def _train(
     learn, stop: flags of the queries that are learned from, and of those on which the number of
     trees is chosen; stop None: `n_trees` trees. names: of the features.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # else waiting threads keep cores busy
     import lightgbm
 
     params = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from talerec.features import feature_groups
 from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
-from talerec.models.ranker.tree_shap import TreeExplainer
 from talerec.models.ranker.trees import Trees
 from talerec.ranking import Mask, rank_queries
 from talerec.runtime import Array, kernel, run_chunks, sized_chunks
@@ -22,8 +20,7 @@ _UNRANKED = 300.0  # rank of an item that the first part does not rank
 _LOWEST_START = float(-_START * np.log(_UNRANKED + 3.0))  # its score before any tree is added
 
 
-@dataclass(frozen=True, eq=False)
-class SecondStage:
+class SecondStage(NamedTuple):
     """Trees that order the candidates of the first stage.
 
     The score of a candidate (`score_rows`) does not depend on filters. Other items follow in the
@@ -34,12 +31,7 @@ class SecondStage:
     first: FirstStage
     trees: Trees
 
-    @cached_property
-    def _explainer(self) -> TreeExplainer:
-        """What explanations of the trees' scores need; computed for the first one."""
-        return TreeExplainer.build(self.trees)
-
-    @cached_property
+    @property
     def floor(self) -> float:
         """A score below that of every candidate, from which the scores of other items go down."""
         return self.trees.lowest - self.trees.expected - 1.0
@@ -148,7 +140,7 @@ class SecondStage:
         that of an unranked item.
         """
         groups = feature_groups(self.first.names)
-        sums = groups.sum_columns(self._explainer.contributions(rows))
+        sums = groups.sum_columns(self.trees.contributions(rows))
         sums[:, 0] += start_scores(rows) - _LOWEST_START
         return sums
 
@@ -178,8 +170,9 @@ def start_scores(rows: Array) -> Array:
     It falls with the logarithm of the first part's rank (column 1), from which learning starts. A
     millionth of that part's relative score (column 2) orders candidates with equal leaves.
     """
-    rank = np.nan_to_num(rows[:, 1].astype(np.float64), nan=_UNRANKED)
-    ratio = np.clip(np.nan_to_num(rows[:, 2].astype(np.float64)), 0.0, 1.0)
+    rank = rows[:, 1].astype(np.float64)
+    rank[np.isnan(rank)] = _UNRANKED
+    ratio = np.fmin(np.fmax(rows[:, 2].astype(np.float64), 0.0), 1.0)  # NaN is 0
     scores: Array = _TIE * ratio - _START * np.log(rank + 3.0)
     return scores
 

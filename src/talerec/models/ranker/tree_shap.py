@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.models.ranker.trees import Trees, goes_left
-from talerec.runtime import Array, kernel, template
+from talerec.models.ranker.tree_walks import TreeArrays, goes_left
+from talerec.runtime import Array, borrow, kernel, template
 
-_MAX_BITS = 6  # different features on a path up to which all cases are stored
+_MAX_BITS = 10  # different features on a path up to which all cases are stored
 _MAX_ENTRIES = 2**22  # numbers that are stored for all cases of all leaves
 
 
@@ -40,11 +40,11 @@ class LeafPaths(NamedTuple):
 class TreeExplainer(NamedTuple):
     """Trees, with what explanations of their scores need."""
 
-    trees: Trees
+    trees: TreeArrays
     paths: LeafPaths
 
     @classmethod
-    def build(cls, trees: Trees) -> TreeExplainer:
+    def build(cls, trees: TreeArrays) -> TreeExplainer:
         """Return an explainer of trees."""
         n_leaves = len(trees.leaf_value)
         depth = int(_path_lengths(trees).sum())
@@ -68,7 +68,7 @@ class TreeExplainer(NamedTuple):
 
 
 @kernel
-def _path_lengths(trees: Trees) -> Array:
+def _path_lengths(trees: TreeArrays) -> Array:
     """Return the number of steps from the root to each leaf."""
     lengths = np.zeros(len(trees.leaf_value), np.int64)
     for t in range(len(trees.leaf_ptr) - 1):
@@ -81,7 +81,7 @@ def _path_lengths(trees: Trees) -> Array:
 
 
 @kernel
-def _fill_paths(trees: Trees, paths: LeafPaths) -> int:
+def _fill_paths(trees: TreeArrays, paths: LeafPaths) -> int:
     """Write the steps and the different features of all paths; return the size of all tables.
 
     Steps, and features by their first step, are in order from the leaf up.
@@ -130,8 +130,12 @@ def _fill_tables(leaf_value: Array, paths: LeafPaths) -> None:
 
 
 @kernel
-def _contributions(trees: Trees, paths: LeafPaths, rows: Array) -> Array:
+def _contributions(trees: TreeArrays, paths: LeafPaths, rows: Array) -> Array:
     """Return the Shapley values of features (rows x features), by paths to leaves."""
+    feature, entry_ptr, step_ptr = borrow(paths.feature), borrow(paths.entry_ptr), paths.step_ptr
+    step_node, step_left, entry = borrow(paths.node), borrow(paths.is_left), borrow(paths.entry)
+    table, table_ptr = borrow(paths.table), borrow(paths.table_ptr)
+    node_feature, threshold, decision = trees.feature, trees.threshold, trees.decision
     out = np.zeros(rows.shape)
     n_features = rows.shape[1]  # as many different ones can be on a path
     follows, poly, parts = np.empty(n_features), np.empty(n_features + 1), np.empty(n_features)
@@ -140,27 +144,27 @@ def _contributions(trees: Trees, paths: LeafPaths, rows: Array) -> Array:
         first = trees.node_ptr[t]
         for r in range(len(rows)):
             for at in range(first, trees.node_ptr[t + 1]):
-                value = np.float64(rows[r, trees.feature[at]])
-                is_left[at - first] = goes_left(value, trees.threshold[at], trees.decision[at])
+                value = np.float64(rows[r, node_feature[at]])
+                is_left[at - first] = goes_left(value, threshold[at], decision[at])
             for leaf in range(trees.leaf_ptr[t], trees.leaf_ptr[t + 1]):
-                low, high = paths.entry_ptr[leaf], paths.entry_ptr[leaf + 1]
-                n, start = high - low, paths.table_ptr[leaf]
+                low, high = entry_ptr[leaf], entry_ptr[leaf + 1]
+                n, start = high - low, table_ptr[leaf]
                 if start >= 0:
                     case = (1 << n) - 1
-                    for x in range(paths.step_ptr[leaf], paths.step_ptr[leaf + 1]):
-                        if is_left[paths.node[x]] != paths.is_left[x]:
-                            case &= ~(1 << paths.entry[x])
+                    for x in range(step_ptr[leaf], step_ptr[leaf + 1]):
+                        is_off = is_left[step_node[x]] != step_left[x]
+                        case &= ~(np.int64(is_off) << entry[x])
                     for i in range(n):
-                        out[r, paths.feature[low + i]] += paths.table[start + case * n + i]
+                        out[r, feature[low + i]] += table[start + case * n + i]
                 elif n > 0:
                     follows[:n] = 1.0
-                    for x in range(paths.step_ptr[leaf], paths.step_ptr[leaf + 1]):
-                        if is_left[paths.node[x]] != paths.is_left[x]:
-                            follows[paths.entry[x]] = 0.0
+                    for x in range(step_ptr[leaf], step_ptr[leaf + 1]):
+                        if is_left[step_node[x]] != step_left[x]:
+                            follows[entry[x]] = 0.0
                     value, ratio = trees.leaf_value[leaf], paths.ratio[low:high]
                     _write_contributions(value, ratio, follows, n, poly, parts)
                     for i in range(n):
-                        out[r, paths.feature[low + i]] += parts[i]
+                        out[r, feature[low + i]] += parts[i]
     return out
 
 

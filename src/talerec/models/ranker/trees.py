@@ -1,18 +1,22 @@
 """Gradient-boosted trees: LightGBM's text parsed and checked, walked and explained.
 
 LightGBM is needed to learn trees. Loaded trees are never passed to it: the text is parsed into
-arrays, every index and number is checked, and kernels of this module walk them.
+arrays, every index and number is checked, and our own kernels walk them (`tree_walks`) and explain
+scores (`tree_shap`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from talerec.errors import TalerecError
-from talerec.runtime import Array, kernel, template
+from talerec.models.ranker.tree_shap import TreeExplainer
+from talerec.models.ranker.tree_walks import TreeArrays, TreeWalker
+from talerec.runtime import Array
 
 _MAX_BYTES = 64 * 2**20  # of the text of all trees
 _MAX_TREES = 5000
@@ -20,51 +24,56 @@ _MAX_LEAVES = 1024  # of one tree
 _MAX_LINE = 2**20  # characters
 _END = "end of trees"
 
-_CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of a decision type; from bit 2 on: missing values
-_ZERO_IS_MISSING, _NAN_IS_MISSING = 1, 2
-_ZERO = 1e-35  # LightGBM's zero: numbers up to this size
+_CATEGORICAL = 1  # bit of a decision type
 
 
-class Trees(NamedTuple):
-    """A sum of decision trees, as arrays over the nodes and leaves of all trees.
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """A sum of decision trees, which scores rows of features and explains the scores.
 
-    Tree t has the nodes node_ptr[t]..node_ptr[t + 1] and the leaves leaf_ptr[t]..leaf_ptr[t + 1]. A
-    child n >= 0 is the tree's node n, a child below 0 its leaf -1 - n.
+    arrays: the nodes and leaves of all trees.
     """
 
-    node_ptr: Array
-    leaf_ptr: Array
-    feature: Array  # of each node: the feature that it compares
-    threshold: Array  # at most this: to the left
-    decision: Array  # bits: 2 for "missing values go left"; decision >> 2: what is missing
-    left: Array
-    right: Array
-    parent: Array  # the node above each node, -1 for a root
-    node_count: Array  # training rows in each node, and in each leaf
-    leaf_value: Array
-    leaf_count: Array
-    leaf_parent: Array  # the node above each leaf, -1 if the tree is a single leaf
+    arrays: TreeArrays
 
     @property
     def n_trees(self) -> int:
         """The number of trees."""
-        return len(self.leaf_ptr) - 1
+        return len(self.arrays.leaf_ptr) - 1
 
-    @property
+    @cached_property
     def lowest(self) -> float:
         """A score that no sum of leaves is below."""
-        return float(np.minimum.reduceat(self.leaf_value, self.leaf_ptr[:-1]).sum())
+        starts = self.arrays.leaf_ptr[:-1]
+        return float(np.minimum.reduceat(self.arrays.leaf_value, starts).sum())
 
-    @property
+    @cached_property
     def expected(self) -> float:
         """The mean score of the training rows: the sum of the trees' mean leaf values."""
-        starts = self.leaf_ptr[:-1]
-        counts = np.add.reduceat(self.leaf_count, starts)
-        return float((np.add.reduceat(self.leaf_value * self.leaf_count, starts) / counts).sum())
+        values, sizes, starts = self.arrays.leaf_value, self.arrays.leaf_count, self.arrays.leaf_ptr
+        counts = np.add.reduceat(sizes, starts[:-1])
+        return float((np.add.reduceat(values * sizes, starts[:-1]) / counts).sum())
+
+    @cached_property
+    def _walker(self) -> TreeWalker:
+        """The trees as a table that rows of features walk."""
+        return TreeWalker.build(self.arrays)
+
+    @cached_property
+    def _explainer(self) -> TreeExplainer:
+        """What explanations of scores need; computed for the first one."""
+        return TreeExplainer.build(self.arrays)
 
     def predict(self, rows: Array) -> Array:
         """Return the score of each row of features (float64): the sum of its leaves' values."""
-        return _predict(self, rows)
+        return self._walker.predict(rows)
+
+    def contributions(self, rows: Array) -> Array:
+        """Return what each feature (column) adds to the score of each row (TreeSHAP, float64).
+
+        With `expected`, the contributions of a row add up to its score.
+        """
+        return self._explainer.contributions(rows)
 
 
 # -- the text of LightGBM --------------------------------------------------------------------------
@@ -101,7 +110,8 @@ def parse_trees(text: bytes, names: Sequence[str]) -> Trees:
     _require(bool(trees), "are none")
     nodes = np.cumsum([0] + [len(tree[0]) for tree in trees])
     leaves = np.cumsum([0] + [len(tree[7]) for tree in trees])
-    return Trees(nodes, leaves, *(np.concatenate(column) for column in zip(*trees, strict=True)))
+    columns = (np.concatenate(column) for column in zip(*trees, strict=True))
+    return Trees(TreeArrays(nodes, leaves, *columns))
 
 
 def _require(condition: bool, problem: str) -> None:
@@ -133,7 +143,7 @@ def _sections(lines: list[str]) -> Iterator[dict[str, str]]:
 
 
 def _parse_tree(section: dict[str, str], n_features: int) -> tuple[Array, ...]:
-    """Return the arrays of one tree, in the order of `Trees` from `feature` on.
+    """Return the arrays of one tree, in the order of `TreeArrays` from `feature` on.
 
     section: the tree's lines by name. TalerecError for numbers that no tree can have.
     """
@@ -210,43 +220,3 @@ def _parse_integers(section: dict[str, str], name: str, count: int) -> Array:
     whole = values.astype(np.int64)
     _require(bool((whole == values).all()), f"have a line {name} that is not whole numbers")
     return whole
-
-
-# -- walking ---------------------------------------------------------------------------------------
-
-
-@template
-def goes_left(value: float, threshold: float, decision: int) -> bool:
-    """Return whether a row goes to a node's left child, by LightGBM's rules.
-
-    value: of the node's feature. decision: bit 1 set: missing values go left; decision >> 2: 0 if
-    no value counts as missing (NaN is 0 then), 1 if zeros do, 2 if NaN does.
-    """
-    missing = decision >> 2
-    if np.isnan(value):
-        if missing == _NAN_IS_MISSING:
-            return bool(decision & _DEFAULT_LEFT)
-        value = 0.0
-    if missing == _ZERO_IS_MISSING and abs(value) <= _ZERO:
-        return bool(decision & _DEFAULT_LEFT)
-    return value <= threshold
-
-
-@kernel
-def _predict(trees: Trees, rows: Array) -> Array:
-    """Return the sum of the leaf values of each row of features; trees are added in order."""
-    out = np.zeros(len(rows))
-    feature, threshold, decision = trees.feature, trees.threshold, trees.decision
-    left, right, leaf_value = trees.left, trees.right, trees.leaf_value
-    for t in range(len(trees.leaf_ptr) - 1):
-        first, first_leaf = trees.node_ptr[t], trees.leaf_ptr[t]
-        has_nodes = trees.node_ptr[t + 1] > first
-        for r in range(len(rows)):
-            child = 0 if has_nodes else -1
-            while child >= 0:
-                node = first + child
-                value = np.float64(rows[r, feature[node]])
-                is_left = goes_left(value, threshold[node], decision[node])
-                child = left[node] if is_left else right[node]
-            out[r] += leaf_value[first_leaf - 1 - child]
-    return out

@@ -358,7 +358,7 @@ def listed_parameters() -> set[str]:
 
 
 ERRORS = ("TalerecError", "InvalidLogError", "MissingColumnError")
-PYTHON_ONLY = {"task_pairs", "task_rows"}  # parameters of Spark jobs without an option
+PYTHON_ONLY = {"task_pairs", "task_rows", "by"}  # of Spark jobs and `explain`, without an option
 
 
 def test_every_parameter_in_an_error_of_the_library_has_a_flag() -> None:

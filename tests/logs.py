@@ -35,6 +35,27 @@ def log_of(rows: list[Row]) -> Log:
     return Log.from_frame(frame, time_unit="us")
 
 
+def hour_log(users: int = 420, rows: int = 12, items: int = 40, seed: int = 0) -> Log:
+    """Every user has one item in the morning and another one in the evening, in random order.
+
+    Items have a title and a color. Only features that know hours tell which of the two comes next.
+    """
+    rng = np.random.default_rng(seed)
+    log: list[Row] = []
+    for user in range(users):
+        pair = rng.permutation(items)[:2]
+        day = rng.integers(0, 60)
+        for step in range(rows):
+            evening = int(rng.integers(0, 2))
+            hours = 8 + 12 * evening + rng.random() / 2
+            when = 1_600_000_000 * SECOND + int(day + step) * DAY + round(hours * DAY / 24)
+            log.append((user, int(pair[evening]), when))
+    names = [f"Item {item}" for item in range(items)]
+    colors = (["red", "blue"] * items)[:items]
+    table = pl.DataFrame({"item_id": list(range(items)), "title": names, "color": colors})
+    return log_of(log).with_items(table)
+
+
 def at(microseconds: int) -> Any:
     """A moment that is no number, whose unit its size would tell."""
     return np.datetime64(microseconds, "us")

@@ -361,8 +361,8 @@ def listed_parameters() -> set[str]:
 
 
 ERRORS = ("TalerecError", "InvalidLogError", "MissingColumnError")
-#: Parameters without an option of their own: of Spark jobs, and `folder`, which commands check.
-PYTHON_ONLY = {"task_pairs", "task_rows", "folder"}
+#: Parameters without an option of their own: of Spark jobs, of `explain`, and `folder`.
+PYTHON_ONLY = {"task_pairs", "task_rows", "by", "folder"}
 
 
 def test_every_parameter_in_an_error_of_the_library_has_a_flag() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, works
-from logs import tiny_log
+from logs import hour_log, tiny_log
 from talerec.artifact import Bundle, read_artifact, write_artifact
 from talerec.data import Histories
 from talerec.errors import ArtifactError, TalerecError
@@ -36,23 +36,6 @@ HOUR, DAY, START = 3600.0, 86_400.0, 1.6e9
 PARTS = "markov,popular"
 
 
-def hour_log(users: int = 420, rows: int = 12, items: int = 40, seed: int = 0) -> tr.Log:
-    """Every user has one item in the morning and another one in the evening, in random order.
-
-    No part knows hours: only the family `repeats` tells which of the two comes next.
-    """
-    rng = np.random.default_rng(seed)
-    log = []
-    for user in range(users):
-        pair = rng.permutation(items)[:2]
-        day = rng.integers(0, 60)
-        for step in range(rows):
-            evening = int(rng.integers(0, 2))
-            hour = 8 + 12 * evening + rng.random() / 2
-            log.append((user, int(pair[evening]), START + (day + step) * DAY + hour * HOUR))
-    return tiny_log(log)
-
-
 def noise_log(seed: int = 0) -> tr.Log:
     """Items are drawn at random: nothing can be learned."""
     rng = np.random.default_rng(seed)
@@ -62,8 +45,7 @@ def noise_log(seed: int = 0) -> tr.Log:
 
 @pytest.fixture(scope="module")
 def log() -> tr.Log:
-    info = pl.DataFrame({"item_id": list(range(40)), "color": ["red", "blue"] * 20})
-    return hour_log().with_items(info)
+    return hour_log()
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 
 import talerec as tr
@@ -16,7 +14,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("lightgbm", reason="needs the extra rank")
 
-from logs import tiny_log
+from logs import hour_log
 from service import Local, Remote
 from talerec.artifact import read_manifest
 from talerec.errors import TalerecError
@@ -26,21 +24,7 @@ from talerec.serve.process import learner as learning
 from talerec.store import Event, Store
 from waiting import until
 
-DAY, HOUR, START = 86_400.0, 3600.0, 1.6e9
-
-
-def hour_log() -> tr.Log:
-    """Every user has one item in the morning and another one in the evening, in random order."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for user in range(420):
-        pair, first = rng.permutation(40)[:2], rng.integers(0, 60)
-        for step in range(12):
-            evening = int(rng.integers(0, 2))
-            hour = 8 + 12 * evening + rng.random() / 2
-            rows.append((user, int(pair[evening]), START + (first + step) * DAY + hour * HOUR))
-    table = pl.DataFrame({"item_id": list(range(40)), "color": ["red", "blue"] * 20})
-    return tiny_log(rows).with_items(table)
+DAY = 86_400.0
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +50,11 @@ def compile_all() -> None:
     """
     from talerec.data import synthetic_log
     from talerec.models import MODELS
+    from talerec.models.core import build_model
     from talerec.runtime import stage
 
     log, sparse_log = synthetic_log(_ROWS, items=_ITEMS), _distinct_items_log(_SPARSE_ITEMS)
-    kinds = [kind for kind in MODELS.values() if kind.extra is None]  # others have no kernels
+    kinds = [kind for kind in MODELS.values() if kind.extra is None]
     tick = stage("warm", float(len(kinds)))
     with tempfile.TemporaryDirectory() as folder:
         _clean_log(log)
@@ -69,6 +71,10 @@ def compile_all() -> None:
             learnable_log = synthetic_log(rows, items=items)
             for name in ("tempo", "blend"):
                 _query_model(MODELS[name]().fit(learnable_log), learnable_log)
+        if find_spec("lightgbm"):
+            ranked_log = synthetic_log(_LEARNABLE[0][0], items=_LEARNABLE[0][1])
+            ranker = build_model(MODELS["ranker"], {"parts": "tempo,rules,trending"})
+            _evaluate_and_save(ranker, ranked_log, Path(folder))
 
 
 def _distinct_items_log(items: int) -> Log:

@@ -157,7 +157,7 @@ async function whyTable(item) {
   const share = (part) => (found.score ? percent(part / found.score) : "–");
   const cells = (...texts) => element("tr", {}, ...texts.map((text) => element("td", {}, text)));
   const lines = found.rows.toReversed().filter((row) => row.contribution || row.place < 10).map((row) =>
-    cells(row.title ?? label(itemOf(row.item_id)), percent(row.share), shortNumber(row.contribution),
+    cells(row.title ?? label(itemOf(row.item_id)), found.score ? percent(row.share) : "–", shortNumber(row.contribution),
       row.place === 0 ? "last" : `${row.place} back`, row.weight === null ? "–" : percent(row.weight)));
   if (found.families) {
     lines.unshift(cells("Not from the history", "–", shortNumber(found.base ?? 0), "–", "–"));

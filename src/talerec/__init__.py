@@ -11,6 +11,7 @@ Logs
     drop_duplicates, k_core, order_ties     cleaning
     leave_one_out, time_split, rolling_split, Split     training rows and held-out queries
     every_row_split                                     every later row as a query
+    evaluate_baskets                                    the next basket as the target
     split_sessions, join_baskets                        sessions as users, rows of a basket as one
     synthetic_log, synthetic_sessions     a generated shop; generated click sessions
     describe                  statistics of a log

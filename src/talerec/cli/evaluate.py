@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.app import Panel, command
+from talerec.cli.baskets import evaluate_next_baskets
 from talerec.cli.completion import complete_values
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
 from talerec.cli.item_tables import ItemTableOptions
@@ -89,12 +90,8 @@ def evaluate(
     """Hold out rows, fit on the rest, and rank all items for each held-out row."""
     # source, choice, engine, table: options of the log, the model, Spark, and the item table
     from talerec.data import expand_tie_orders
-    from talerec.data.split import SplitPlan
 
-    if refit_every is not None and not split.startswith("every:"):
-        raise TalerecError("--refit-every needs --split every:TIME")
-    split = split if refit_every is None else f"{split},{refit_every}"
-    model, plan = choice.build(), SplitPlan(split, refit, target)
+    model, plan = choice.build(), _build_plan(split, refit, target, refit_every)
     plan.check(on)
     expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
     engine.check()
@@ -105,6 +102,9 @@ def evaluate(
         raise TalerecError("--items needs --engine local; models on Spark do not use item tables")
     _check_outputs([path, report], [*source.log, choice.params, table.items])
     settings = {"on": on, "k": _parse_cutoffs(k), "hide_seen": hide_seen, "ties": ties}
+    if source.basket is not None and not engine.is_spark:
+        evaluate_next_baskets(model, source, plan, [path, report, table.items], settings, json)
+        return
     with reporting(json):
         if engine.is_spark:
             result = _evaluate_on_spark(model, source, plan, engine, path, settings)
@@ -112,6 +112,20 @@ def evaluate(
             result = _evaluate_locally(model, source, table, plan, path, settings)
         _write_report(report, "evaluation", result, source.name)
     _print_result("evaluation", result, json)
+
+
+def _build_plan(split: str, refit: bool, target: str | None, refit_every: str | None) -> SplitPlan:
+    """Return the split that --split, --refit, --target and --refit-every describe.
+
+    TalerecError for an invalid one, or for --refit-every without a split every:TIME.
+    """
+    from talerec.data.split import SplitPlan
+
+    if refit_every is None:
+        return SplitPlan(split, refit, target)
+    if not split.startswith("every:"):
+        raise TalerecError("--refit-every needs --split every:TIME")
+    return SplitPlan(f"{split},{refit_every}", refit, target)
 
 
 def _parse_cutoffs(text: str) -> list[int]:

@@ -174,7 +174,8 @@ def test_public_names_are_these_and_load():
                 "TalerecError", "Tempo", "Trending", "UnknownIdError", "Weights", "__version__",
                 "compare", "describe", "drop_duplicates", "evaluate", "evaluate_log", "k_core",
                 "leave_one_out", "load", "order_ties", "read_items", "read_log", "rolling_split",
-                "evaluate_baskets", "every_row_split", "join_baskets", "split_sessions",
+                "LastBasket", "Personal", "evaluate_baskets", "every_row_split", "join_baskets",
+                "split_sessions",
                 "slis_gram", "slit_gram", "time_split", "synthetic_log", "synthetic_sessions",
                 "tale_gram", "tune", "update",
             ]

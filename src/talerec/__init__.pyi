@@ -34,6 +34,8 @@ from talerec.models.catalog import MODELS as MODELS
 from talerec.models.catalog import load as load
 from talerec.models.content.model import Content as Content
 from talerec.models.core.base import Model as Model
+from talerec.models.counting.personal import LastBasket as LastBasket
+from talerec.models.counting.personal import Personal as Personal
 from talerec.models.counting.popular import Popular as Popular
 from talerec.models.counting.popular import Trending as Trending
 from talerec.models.counting.rules import Association as Association

@@ -11,12 +11,14 @@ Logs
     drop_duplicates, k_core, order_ties     cleaning
     leave_one_out, time_split, rolling_split, Split     training rows and held-out queries
     every_row_split                                     every later row as a query
+    evaluate_baskets                                    the next basket as the target
     split_sessions, join_baskets                        sessions as users, rows of a basket as one
     synthetic_log, synthetic_sessions     a generated shop; generated click sessions
     describe                  statistics of a log
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
+    Personal, LastBasket                                what the user took before
     Content, Ranker        items by their content; a second stage over other models
     Content                   items by text, categories, numbers and vectors of the item table
     SASRec, GSASRec, ESASRec, GRU4Rec, BERT4Rec, DuoRec, FEARec, BSARec, TiSASRec, TCPSRec,

@@ -19,6 +19,7 @@ from talerec.errors import InvalidLogError as InvalidLogError
 from talerec.errors import NotFittedError as NotFittedError
 from talerec.errors import TalerecError as TalerecError
 from talerec.errors import UnknownIdError as UnknownIdError
+from talerec.evaluation.baskets import evaluate_baskets as evaluate_baskets
 from talerec.evaluation.comparison import compare as compare
 from talerec.evaluation.evaluator import evaluate as evaluate
 from talerec.evaluation.evaluator import evaluate_log as evaluate_log
@@ -34,6 +35,8 @@ from talerec.models.catalog import MODELS as MODELS
 from talerec.models.catalog import load as load
 from talerec.models.content.model import Content as Content
 from talerec.models.core.base import Model as Model
+from talerec.models.counting.personal import LastBasket as LastBasket
+from talerec.models.counting.personal import Personal as Personal
 from talerec.models.counting.popular import Popular as Popular
 from talerec.models.counting.popular import Trending as Trending
 from talerec.models.counting.rules import Association as Association

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.app import Exit, Panel, command
+from talerec.cli.baskets import evaluate_next_baskets
 from talerec.cli.completion import complete_values
 from talerec.cli.evaluate_models import ManyModels, evaluate_many, exit_code, name_results
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
@@ -101,12 +102,8 @@ def evaluate(
     """Hold out rows, fit on the rest, and rank all items for each held-out row."""
     # source, choice, many, engine, table: options of the log, the models, Spark, the item table
     from talerec.data import expand_tie_orders
-    from talerec.data.split import SplitPlan
 
-    if refit_every is not None and not split.startswith("every:"):
-        raise TalerecError("--refit-every needs --split every:TIME")
-    split = split if refit_every is None else f"{split},{refit_every}"
-    plan = SplitPlan(split, refit, target)
+    plan = _build_plan(split, refit, target, refit_every)
     plan.check(on)
     expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
     names = many.names(choice, path)
@@ -116,6 +113,11 @@ def evaluate(
     _check_spark(engine, report, table.items, names)
     check_outputs([report] if names else [path, report], [*source.log, choice.params, table.items])
     settings = {"on": on, "k": _parse_cutoffs(k), "hide_seen": hide_seen, "ties": ties}
+    if source.basket is not None and not engine.is_spark:
+        if model is None:
+            raise TalerecError("--basket evaluates one model at a time: leave out --models")
+        evaluate_next_baskets(model, source, plan, [path, report, table.items], settings, json)
+        return
     result: Any
     with reporting(json):
         if model is None:
@@ -146,6 +148,20 @@ def _check_spark(engine: EngineOptions, *values: Any) -> None:
     for (name, reason), value in zip(_NOT_ON_SPARK.items(), values, strict=True):
         if engine.is_spark and value is not None:
             raise TalerecError(f"{name} needs --engine local; {reason}")
+
+
+def _build_plan(split: str, refit: bool, target: str | None, refit_every: str | None) -> SplitPlan:
+    """Return the split that --split, --refit, --target and --refit-every describe.
+
+    TalerecError for an invalid one, or for --refit-every without a split every:TIME.
+    """
+    from talerec.data.split import SplitPlan
+
+    if refit_every is None:
+        return SplitPlan(split, refit, target)
+    if not split.startswith("every:"):
+        raise TalerecError("--refit-every needs --split every:TIME")
+    return SplitPlan(f"{split},{refit_every}", refit, target)
 
 
 def _parse_cutoffs(text: str) -> list[int]:

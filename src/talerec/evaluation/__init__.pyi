@@ -1,3 +1,5 @@
+from talerec.evaluation.baskets import BasketEvaluation as BasketEvaluation
+from talerec.evaluation.baskets import evaluate_baskets as evaluate_baskets
 from talerec.evaluation.comparison import Comparison as Comparison
 from talerec.evaluation.comparison import compare as compare
 from talerec.evaluation.evaluator import evaluate as evaluate

@@ -1,3 +1,4 @@
+from talerec.data.split.baskets import basket_splits as basket_splits
 from talerec.data.split.cases import Cases as Cases
 from talerec.data.split.cases import RowItems as RowItems
 from talerec.data.split.cases import build_cases as build_cases

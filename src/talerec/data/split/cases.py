@@ -29,6 +29,8 @@ class Cases:
     catalogue_items: Array | None = None
     #: groups of the cases by grouping, such as "user": numbers of the groups in their order
     labels: Mapping[str, Array] = field(default_factory=dict)
+    #: for cases whose target is a basket: the row after the last row of the basket
+    basket_stop: Array | None = None
 
     def __len__(self) -> int:
         return len(self.target)
@@ -39,6 +41,15 @@ class Cases:
         labels = {name: codes[a:b] for name, codes in self.labels.items()}
         histories = self.histories.slice(a, b)
         return Cases(self.user[a:b], histories, *arrays, labels=labels)
+
+    def take(self, which: Array) -> Cases:
+        """Return the cases at positions `which` (integers or a mask); rows keep their numbers."""
+        arrays = (self.target[which], self.target_time[which], self.target_row[which])
+        labels = {name: codes[which] for name, codes in self.labels.items()}
+        return Cases(
+            self.user[which], self.histories.take(which), *arrays, self.catalogue_items, labels,
+            None if self.basket_stop is None else self.basket_stop[which],
+        )  # fmt: skip
 
     def with_catalogue(self) -> Cases:
         """Return the cases with items of the training log's catalogue, as `Log.with_catalogue`.

@@ -129,7 +129,7 @@ def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -
     if (last < 0).all():
         message = "no user has three rows, so leave-one-out has no case; use `time_split`"
         raise InvalidLogError(message, "time_split")
-    return _hold_out(log, "leave-one-out", last, last - (last >= 0), refit)
+    return hold_out(log, "leave-one-out", last, last - (last >= 0), refit)
 
 
 def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
@@ -152,11 +152,11 @@ def _leave_target_out(log: Log, refit: bool, target: str) -> Split:
     before[user[earlier]] = earlier
     if not rows.size:
         raise NoCasesError(f"no user has a {target!r} after another row")
-    split = _hold_out(log, f"leave-one-out ({target})", last, before, refit)
+    split = hold_out(log, f"leave-one-out ({target})", last, before, refit)
     return replace(split, without=int((last < 0).sum()))
 
 
-def _hold_out(log: Log, name: str, last: Array, before: Array, refit: bool) -> Split:
+def hold_out(log: Log, name: str, last: Array, before: Array, refit: bool) -> Split:
     """Return the split with each user's row `last` as test and row `before` as validation.
 
     Both arrays have a row number per user, -1 for none. User u has rows log.ptr[u]..log.ptr[u + 1].

@@ -27,7 +27,7 @@ _FAMILIES = {
     "tempo": "Tempo",
     "linear": "TALE SLIS SLIT SLIST EASE EDLAE RDLAE SWalk",
     "neighbors": "SKNN STAN",
-    "counting": "Markov Rules Association Popular Trending",
+    "counting": "Markov Rules Association Popular Trending Personal LastBasket",
     "factors": "FPMC",
     "content": "Content",
     "networks": "SASRec GSASRec ESASRec GRU4Rec BERT4Rec DuoRec FEARec BSARec TiSASRec TCPSRec "

@@ -1,0 +1,90 @@
+"""Splits of a log of baskets: the next basket of a user, all of its rows, is held out.
+
+A basket is a user's rows of one time (`join_baskets` gives the rows of a basket one time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from talerec.data import Log
+from talerec.data.split.cases import Cases
+from talerec.data.split.plans import SplitPlan
+from talerec.data.split.splits import Split, hold_out
+from talerec.data.split.windows import TEST
+from talerec.errors import InvalidLogError, TalerecError
+from talerec.runtime import Array
+
+
+def basket_splits(plan: SplitPlan, log: Log, on: str = TEST) -> Iterator[Split]:
+    """Yield the splits of a log of baskets, one or several; each case's target is a basket.
+
+    A case is a user's baskets before a basket, its history, and that basket: its rows are
+    `target_row` to `basket_stop` of the cases. With leave-one-out, the test is each user's last
+    basket, and the validation the previous one, of users with three baskets at least; with a split
+    by time it is each user's first basket in the test period, or (every:) each basket in it that
+    has a history. `on` is "test" or "validation". TalerecError if there is no case, or the plan has
+    a target event.
+    """
+    if plan.target is not None:
+        raise TalerecError("`target` does not go with baskets", "target")
+    plan.check(on)
+    splits = plan.splits(log, on) if plan.text != "leave-one-out" else [_leave_out(log, plan.refit)]
+    stop = _basket_stops(log)
+    for split in splits:
+        test, validation = (
+            None if cases is None else _select_baskets(cases, stop)
+            for cases in (split.test, split.validation)
+        )
+        yield replace(split, test=test, validation=validation)
+
+
+def _first_rows(log: Log) -> Array:
+    """Return the first row of each basket (rows of one user and time) of a log, ascending."""
+    begins = np.ones(log.rows, bool)
+    begins[1:] = np.diff(log.time) != 0
+    begins[log.ptr[:-1][np.diff(log.ptr) > 0]] = True
+    return np.flatnonzero(begins)
+
+
+def _basket_stops(log: Log) -> Array:
+    """Return, for each row, the row after the last row of its basket (same user and time)."""
+    first = _first_rows(log)
+    ends = np.append(first[1:], log.rows)
+    return np.repeat(ends, ends - first)
+
+
+def _leave_out(log: Log, refit: bool) -> Split:
+    """Return the split that holds out the last two baskets of users with three or more.
+
+    With `refit`, the validation baskets are for training too. A basket is rows of one time.
+    """
+    if log.unit == "none":
+        raise InvalidLogError("baskets need times, and the log has none")
+    first = _first_rows(log)
+    user = log.user_codes()[first]
+    n_baskets = np.bincount(user, minlength=len(log.users))
+    ends = np.cumsum(n_baskets)
+    has_case = n_baskets >= _MIN_BASKETS
+    if not has_case.any():
+        message = "no user has three baskets, so leave-one-out has no case; split by time"
+        raise InvalidLogError(message)
+    last, before = np.full((2, len(n_baskets)), -1, np.int64)
+    last[has_case], before[has_case] = (first[ends[has_case] - back] for back in (1, 2))
+    return hold_out(log, "leave-one-out", last, before, refit)
+
+
+_MIN_BASKETS = 3  # of a user with cases, as leave-one-out needs three rows
+
+
+def _select_baskets(cases: Cases, stop: Array) -> Cases:
+    """Return a case per basket: of cases of its rows the first, with the end of the basket.
+
+    `stop` has, for each row of the log, the row after its basket.
+    """
+    is_first = cases.target_row == cases.histories.stop
+    baskets = cases.take(is_first)
+    return replace(baskets, basket_stop=stop[baskets.target_row])

@@ -1,0 +1,212 @@
+"""The next basket as the target: a slow twin, repeats and new items, leaks and bad input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import talerec as tr
+from command import talerec
+from logs import DAY, SECOND, START, at, histories_of, log_of, logs, rows, rows_of, tiny_log
+from talerec.data.split import SplitPlan, basket_splits
+from talerec.errors import InvalidLogError, TalerecError
+
+CUTOFF = START + 10 * DAY // 24
+
+
+def baskets_of(events):
+    """Return each user's baskets: (time, items) in order of time; equal items once."""
+    users = {}
+    for user, history in histories_of(events).items():
+        times = sorted({time for *_, time in history})
+        users[user] = [(t, {item for _, item, time in history if time == t}) for t in times]
+    return users
+
+
+def slow_metrics(listed, targets, k):
+    """Return recall, precision, HR, NDCG and F1 of the first k of a list."""
+    top = listed[:k]
+    hits = [item in targets for item in top]
+    gain = sum(hit / math.log2(place + 2) for place, hit in enumerate(hits))
+    ideal = sum(1 / math.log2(place + 2) for place in range(min(k, len(targets))))
+    recall, precision = sum(hits) / len(targets), sum(hits) / k
+    f1 = 2 * recall * precision / (recall + precision) if sum(hits) else 0.0
+    return [recall, precision, float(any(hits)), gain / ideal, f1]
+
+
+def slow_rows(model, cases, ks, hide_seen):
+    """Return a dict per basket with the metrics of all items, of repeats and of new items."""
+    table = []
+    for user, history, (time, basket) in cases:
+        listed = model.recommend_histories(
+            [[(item, at(when)) for when, items in history for item in items]],
+            k=min(max(ks), len(model.item_ids)), hide_seen=hide_seen, unknown="skip",
+            as_of=at(time),
+        )["item_id"].to_list()  # fmt: skip
+        seen = {item for _, items in history for item in items}
+        row = {"user_id": user, "basket_size": len(basket), "repeats": len(basket & seen)}
+        for part, targets in (("", basket), ("repeat_", basket & seen), ("new_", basket - seen)):
+            for k in ks:
+                values = slow_metrics(listed, targets, k) if targets else [None] * 5
+                for name, value in zip(
+                    ("recall", "precision", "HR", "NDCG", "F1"), values, strict=True
+                ):
+                    row[f"{part}{name}@{k}"] = value
+        table.append(row)
+    return table
+
+
+def slow_cases(users, plan):
+    """Return training rows' end by user, and (user, earlier baskets, basket) of each case."""
+    cases = []
+    for user, baskets in users.items():
+        if plan == "leave-one-out":
+            if len(baskets) >= 3:
+                cases.append((user, baskets[:-1], baskets[-1]))
+            continue
+        later = [n for n, (time, _) in enumerate(baskets) if time >= CUTOFF and n]
+        if plan == "at":
+            later = [n for n in later if baskets[n - 1][0] < CUTOFF]
+        cases += [(user, baskets[:n], baskets[n]) for n in later]
+    return cases
+
+
+@given(
+    logs(max_users=4, max_items=6, max_rows=30),
+    st.booleans(),
+    st.sampled_from(["leave-one-out", "at", "every"]),
+)
+@settings(max_examples=15, deadline=None)
+def test_baskets_equal_a_slow_loop(log, hide_seen, plan):
+    """Order in a basket and equal items of a basket do not matter to these models."""
+    cases = slow_cases(baskets_of(rows_of(log)), plan)
+    text = plan if plan == "leave-one-out" else f"{plan}:{np.datetime64(CUTOFF, 'us')}"
+    model = tr.TALE(reg=1.0, same_time="joint")
+    try:
+        result = tr.evaluate_baskets(model, log, text, k=[1, 3], hide_seen=hide_seen)
+    except TalerecError:
+        assert not cases or (log.time >= CUTOFF).all()
+        return
+    expected = slow_rows(model, cases, [1, 3], hide_seen)
+    assert len(result.frame) == len(expected)
+    for row, slow in zip(result.frame.iter_rows(named=True), expected, strict=True):
+        assert {name: row[name] for name in slow} == pytest.approx(slow)
+
+
+@given(rows(max_users=3, max_rows=25), st.integers(0, 3))
+@settings(max_examples=25, deadline=None)
+def test_rows_of_a_basket_get_the_time_of_its_first_row(events, seed):
+    rng = np.random.default_rng(seed)
+    basket = [f"{user}-{rng.integers(0, 3)}" for user, *_ in events]
+    users, items, times = zip(*events, strict=True)
+    frame = {"user_id": users, "item_id": items, "timestamp": times, "b": basket}
+    log = tr.join_baskets(tr.Log.from_frame(pl.DataFrame(frame), time_unit="us", group="b"))
+    first = {b: min(t for t, c in zip(times, basket, strict=True) if c == b) for b in basket}
+    moved = [(u, i, first[b]) for (u, i, _), b in zip(events, basket, strict=True)]
+    assert sorted(rows_of(log)) == sorted(rows_of(log_of(moved)))
+    assert (np.diff(log.time)[np.diff(log.user_codes()) == 0] >= 0).all()
+
+
+def shop(n_users=12, n_baskets=6):
+    """Return rows of weekly baskets of three items, two of which the user buys again."""
+    return [
+        (u, item, (b * 7 + u % 3) * 86_400)
+        for u in range(n_users)
+        for b in range(n_baskets)
+        for item in (u, 40 + u % 4, 60 + (u + b) % 9)
+    ]
+
+
+def test_later_baskets_and_items_of_the_same_basket_do_not_help():
+    """Later rows, and more rows in the target basket, do not change which items are listed."""
+    last = max(t for *_, t in shop())
+    lists = []
+    later = [(u, 1, last + 86_400) for u in range(12)]
+    for events in (shop(), [*shop(), *later]):
+        plan = SplitPlan(f"at:{np.datetime64((last - 7 * 86_400) * SECOND, 'us')}")
+        (split,) = basket_splits(plan, tiny_log(events))
+        model = tr.Tempo().fit(split.train)
+        histories = split.cases("test").histories
+        lists.append(tr.evaluate_baskets(tr.Tempo(), tiny_log(events), plan).frame)
+        assert (histories.stop - histories.start).max() == 15
+        assert model.fitted.log.rows == split.train.rows
+    assert lists[0].equals(lists[1])
+
+
+def test_repeats_and_new_items_are_measured_apart():
+    result = tr.evaluate_baskets(tr.Popular(), tiny_log(shop()), k=[10])
+    shown = result.to_dict()
+    assert shown["cases"] == shown["users"] == 12
+    assert shown["basket_size"] == 3
+    sizes = result.frame.select("basket_size", "repeats").to_numpy()
+    assert shown["repeat_share"] == pytest.approx(sizes[:, 1].sum() / sizes[:, 0].sum())
+    cases = [part["cases"] for part in shown["groups"]["repeat_share"].values()]
+    assert sum(cases) == 12
+    assert shown["new"]["cases"] == (sizes[:, 1] < 3).sum()
+    assert set(shown["metrics"]) == {f"{m}@10" for m in ("recall", "precision", "HR", "NDCG", "F1")}
+    low, high = shown["intervals"]["recall@10"]
+    assert 0 <= low <= shown["metrics"]["recall@10"] <= high <= 1
+
+
+def test_a_user_with_many_baskets_is_one_observation():
+    events = [(0, 0, n) for n in range(1000)] + [
+        (u, 1 + u % 3, n) for u in range(1, 12) for n in (u, 900)
+    ]
+    result = tr.evaluate_baskets(tr.Popular(), tiny_log(events), "every:1970-01-01 00:08:20", k=[1])
+    assert len(result.frame) == 511
+    assert result.users == 12
+    low, high = result.intervals["recall@1"]
+    assert high - low > 0.25  # 511 independent baskets would give 0.03
+
+
+def test_baskets_of_ten_thousand_items_are_measured():
+    events = [("a", n, t) for t in (1, 2, 3) for n in range(10_000)] + [("b", 1, 1), ("b", 2, 5)]
+    result = tr.evaluate_baskets(tr.Popular(), tiny_log(events), k=[5])
+    assert result.frame["basket_size"].to_list() == [10_000]
+    assert result.metrics["precision@5"] == 1.0
+    assert result.metrics["recall@5"] == pytest.approx(0.0005)
+
+
+def test_bad_baskets_are_refused():
+    log = tiny_log([("a", 1, 1), ("a", 2, 1), ("a", 3, 2)])
+    with pytest.raises(InvalidLogError, match="no user has three baskets"):
+        tr.evaluate_baskets(tr.Popular(), log)
+    with pytest.raises(TalerecError, match="no row lies before"):
+        tr.evaluate_baskets(tr.Popular(), log, "at:1970-01-01")
+    for action in (tr.join_baskets, lambda rows: tr.evaluate_baskets(tr.Popular(), rows)):
+        with pytest.raises(InvalidLogError, match="need"):
+            action(replace(log, unit="none"))
+    with pytest.raises(TalerecError, match="`target` does not go with baskets"):
+        list(basket_splits(SplitPlan(target="buy"), log))
+
+
+def test_the_command_evaluates_baskets(tmp_path):
+    path = tmp_path / "shop.csv"
+    frame = tiny_log(shop()).to_frame()
+    times = frame["timestamp"].dt.epoch("s")
+    basket = (frame["user_id"] * 1000 + times // 86_400 // 7).alias("basket_id")
+    frame.with_columns((times + 1_600_000_000).alias("timestamp"), basket).write_csv(path)
+    options = ("evaluate", path, "--model", "popular", "-k", "5,10")
+    by_column = talerec(*options, "--basket", "basket_id", "--json").json
+    by_time = talerec(*options, "--basket", "time", "--json").json
+    assert by_column["metrics"] == by_time["metrics"]
+    assert {"recall@5", "precision@5", "HR@5", "NDCG@5", "F1@5"} <= set(by_time["metrics"])
+    text = talerec(*options, "--basket", "time")
+    assert text.code == 0
+    assert "By share of repeats" in text.out
+    for words, message in (
+        (["--basket", "nothing"], "there is no column 'nothing'"),
+        (["--basket", "time", "-o", tmp_path / "x.parquet"], "--basket takes no --out"),
+        (["--basket", "time", "--ties", "random:0..2"], "--basket takes no --out"),
+        (["--basket", "time", "--split", "at:2000-01-01"], "no row lies before"),
+    ):
+        refused = talerec(*options, *words)
+        assert refused.code == 2
+        assert message in refused.err
+        assert refused.err.count("\n") <= 2

@@ -63,6 +63,11 @@ ResultPath = Annotated[
         "cases",
     ),
 ]
+Refit = Annotated[bool, flag("--refit", "Refit on training and validation rows before the test.")]
+RefitEvery = Annotated[
+    str | None,
+    option("--refit-every", "7d", "With --split every:TIME, refit interval: 30m, 12h, 7d."),
+]
 
 
 @command(
@@ -83,13 +88,8 @@ def evaluate(
     engine: EngineOptions,
     table: ItemTableOptions,
     split: SplitName = "leave-one-out",
-    refit: Annotated[
-        bool, flag("--refit", "Refit on training and validation rows before the test.")
-    ] = False,
-    refit_every: Annotated[
-        str | None,
-        option("--refit-every", "7d", "With --split every:TIME, refit interval: 30m, 12h, 7d."),
-    ] = None,
+    refit: Refit = False,
+    refit_every: RefitEvery = None,
     on: On = "test",
     k: Annotated[str, option("--k", "K,...", "Lengths of the lists.", short="-k")] = "1,5,10",
     hide_seen: HideSeen = False,

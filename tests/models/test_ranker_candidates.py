@@ -95,7 +95,7 @@ def check(
 def test_one_pass_finds_what_separate_lists_have(stage, hide_seen, filtered):
     log = stage.parts[0].fitted.log
     rng = np.random.default_rng(1)
-    histories = Histories.of_users(log, np.arange(0, 250, 9))
+    histories = Histories.of_users(log, np.arange(0, 250, 25))
     n_items = len(log.items)
     flags = (rng.random(n_items) < 0.3).astype(np.uint8) if filtered else None
     mask = Mask.make(histories, hide_seen=hide_seen, allowed=flags)
@@ -128,3 +128,15 @@ def test_unknown_items_empty_histories_and_long_ones(stage):
         targets = np.array([5, 6, 3, n_items - 1])
         candidates = stage.find_candidates(histories, mask, targets)
         check(stage, histories, mask, candidates, targets)
+
+
+def test_catalogues_whose_lists_are_ranked_in_hash_tables(monkeypatch):
+    """The lists of such parts come from another kernel, with the same scores to the last bit."""
+    monkeypatch.setattr("talerec.ranking.weights._DENSE_UP_TO", 100)
+    log = tr.synthetic_log(3000, items=6000, users=150, seed=5)
+    stage = fit_stage(log, ["tempo", "sknn", "rules", "markov"], joins_history=False, size=70)
+    assert not any(part.fitted.weights.uses_dense_scores for part in stage.parts)
+    histories = Histories.of_users(log, np.arange(0, 150, 11))
+    for hide_seen in (False, True):
+        mask = Mask.make(histories, hide_seen=hide_seen)
+        check(stage, histories, mask, stage.find_candidates(histories, mask), None)

@@ -83,9 +83,9 @@ def read_categories(log: Log) -> Matrix | None:
 def list_diversities(lists: Array, categories: Matrix) -> Array:
     """Return the mean distance of two items of each list, by the categories of the items.
 
-    The distance is Jaccard's: 1 less shared categories over all categories of the two. lists: cases x k, -1 for none.
-    categories: ones, items x categories. Pairs with an item that has no category do not count; NaN
-    for a list without other pairs.
+    The distance is Jaccard's: 1 less shared categories over all categories of the two. lists: cases
+    x k, -1 for none. categories: ones, items x categories. Pairs with an item that has no category
+    do not count; NaN for a list without other pairs.
     """
     n_cases, k = lists.shape
     left, right = np.triu_indices(k, 1)

@@ -120,7 +120,12 @@ class Comparison(Reportable):
 
 
 def compare(
-    a: Evaluation, b: Evaluation, *, seed: int = 0, names: tuple[str, str] | None = None
+    a: Evaluation,
+    b: Evaluation,
+    *,
+    seed: int = 0,
+    names: tuple[str, str] | None = None,
+    largest_k: bool = False,
 ) -> Comparison:
     """Compare two results on the same cases (evaluated queries), user by user.
 
@@ -134,6 +139,8 @@ def compare(
     names
         What the verdict calls the two results; by default the names of their models, or A and B if
         these are equal.
+    largest_k
+        Compare only the metrics at the largest common k, which takes less time.
 
     Returns
     -------
@@ -167,6 +174,7 @@ def compare(
             f"the results share no k: A has {list(a.ks)}, B {list(b.ks)}; "
             "evaluate both with the same k"
         )
+    ks = ks[-1:] if largest_k else ks
     for name in _SHARED:
         left, right = getattr(a, name), getattr(b, name)
         if left != right:

@@ -194,7 +194,7 @@ class Leaderboard(Reportable):
             results = (self.results[reference], self.results[label])
             comparison = compare(*results, largest_k=True)
         pair = comparison.metrics[self.headline]
-        size = f"{abs(pair.difference) / pair.a:.1%}".replace("%", " %") if pair.a else "much"
+        size = f"{100 * abs(pair.difference) / pair.a:.1f} %" if pair.a else "much"
         word = "better" if pair.difference > 0 else "worse"
         accuracy = (
             f"is {size} {word}" if pair.p < ALPHA else "does not differ measurably in accuracy"
@@ -204,7 +204,7 @@ class Leaderboard(Reportable):
             times_text = f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
             return f"{label} {accuracy} and takes {times_text} times as long"
         if times <= 1 / 1.2:
-            return f"{label} {accuracy} and takes {times:.0%} of the time".replace("%", " %")
+            return f"{label} {accuracy} and takes {100 * times:.0f} % of the time"
         return f"{label} {accuracy} and takes as long"
 
     @property

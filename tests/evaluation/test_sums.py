@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import talerec as tr
-from figures import assert_same_figures, flat
+from figures import assert_same_figures, flat, without_one_machine
 from talerec.errors import TalerecError
 from talerec.evaluation import merge_sums, merge_user_sums, sum_cases, tabulate_user_sums
 from talerec.evaluation.queries import GROUPS
@@ -63,8 +63,9 @@ def test_cases_without_a_list_take_no_part_in_what_lists_are_like():
     lost = pl.int_range(pl.len()) % 3 == 0
     gone = [pl.when(~lost).then(pl.col(name)).alias(name) for name in (*lists, "history_rows")]
     frame = result.frame.with_columns(gone)
-    expected = replace(result, frame=frame).lists
+    expected = without_one_machine(replace(result, frame=frame).lists)
     found = counted(result, frame)
-    assert found.lists == pytest.approx(expected, rel=1e-12)
+    assert without_one_machine(found.lists) == pytest.approx(expected, rel=1e-12)
     none = frame.with_columns(pl.lit(None, pl.Float64).alias(name) for name in lists)
-    assert counted(result, none).lists == replace(result, frame=none).lists
+    expected = without_one_machine(replace(result, frame=none).lists)
+    assert without_one_machine(counted(result, none).lists) == expected

@@ -115,12 +115,12 @@ def name_results(paths: Sequence[Path], evaluations: Sequence[Evaluation]) -> li
 
 
 def exit_code(result: Evaluation | Leaderboard) -> int:
-    """Return the exit code of an evaluation: 3 if one of several named models failed, else 0.
+    """Return the exit code of an evaluation: 1 if one of several named models failed, else 0.
 
     A model that is left out for lack of time is no failure, nor one of the lists linear and all
     that lacks a library.
     """
-    return 3 if any(entry.is_failure for entry in getattr(result, "skipped", ())) else 0
+    return 1 if any(entry.is_failure for entry in getattr(result, "skipped", ())) else 0
 
 
 def print_leaderboard(board: Leaderboard) -> None:

@@ -120,7 +120,12 @@ class Comparison(Reportable):
 
 
 def compare(
-    a: Evaluation, b: Evaluation, *, seed: int = 0, names: tuple[str, str] | None = None
+    a: Evaluation,
+    b: Evaluation,
+    *,
+    seed: int = 0,
+    names: tuple[str, str] | None = None,
+    largest_k: bool = False,
 ) -> Comparison:
     """Compare two results on the same cases (evaluated queries), user by user.
 
@@ -134,6 +139,8 @@ def compare(
     names
         What the verdict calls the two results; by default the names of their models, or A and B if
         these are equal.
+    largest_k
+        Compare only the metrics at the largest common k, which takes less time.
 
     Returns
     -------
@@ -158,6 +165,20 @@ def compare(
     >>> print(comparison.verdict.split(". ")[0])
     No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14)
     """
+    ks = _common_cutoffs(a, b)
+    ks = ks[-1:] if largest_k else ks
+    metrics, hidden = (_compare_metrics(a, b, ks, rank, seed) for rank in (RANK, RANK_HIDDEN))
+    if names is None:
+        names = (a.model, b.model) if a.model != b.model else ("A", "B")
+    return Comparison(a, b, metrics, hidden, _notes(a, b), names)
+
+
+def _common_cutoffs(a: Evaluation, b: Evaluation) -> list[int]:
+    """Return the list lengths k that two results have in common, ascending.
+
+    TalerecError if there are none, or if the results are of other splits, orders of ties, or held-
+    out rows, or have only sums of cases.
+    """
     if any(CASES in result.frame.columns for result in (a, b)):
         message = "one result has only sums of cases: evaluate with `cases`, and load that file"
         raise TalerecError(message, "cases")
@@ -172,10 +193,7 @@ def compare(
         if left != right:
             message = f"the results are not comparable: {name} is {left!r} in A and {right!r} in B"
             raise TalerecError(message)
-    metrics, hidden = (_compare_metrics(a, b, ks, rank, seed) for rank in (RANK, RANK_HIDDEN))
-    if names is None:
-        names = (a.model, b.model) if a.model != b.model else ("A", "B")
-    return Comparison(a, b, metrics, hidden, _notes(a, b), names)
+    return ks
 
 
 def _compare_metrics(

@@ -108,13 +108,15 @@ class Leaderboard(Reportable):
     def differences(self) -> dict[str, Comparison]:
         """The paired comparison of each further model (B) with the first one (A), by label.
 
+        Compared are the metrics at the largest k.
         Their p-values are those of single tests; see `adjusted`. TalerecError unless all results
         are about the same cases.
         """
         results = iter(self.results.items())
         first = next(results)
         return {
-            label: compare(first[1], result, names=(first[0], label)) for label, result in results
+            label: compare(first[1], result, names=(first[0], label), largest_k=True)
+            for label, result in results
         }
 
     @cached_property
@@ -186,8 +188,13 @@ class Leaderboard(Reportable):
 
     def _describe(self, label: str, reference: str) -> str:
         """Return how much better or worse a model is than another, and how long it takes."""
-        pair = compare(self.results[reference], self.results[label]).metrics[self.headline]
-        size = f"{abs(pair.difference) / pair.a:.1%}".replace("%", " %") if pair.a else "much"
+        if reference == self.first:
+            comparison = self.differences[label]
+        else:
+            results = (self.results[reference], self.results[label])
+            comparison = compare(*results, largest_k=True)
+        pair = comparison.metrics[self.headline]
+        size = f"{100 * abs(pair.difference) / pair.a:.1f} %" if pair.a else "much"
         word = "better" if pair.difference > 0 else "worse"
         accuracy = (
             f"is {size} {word}" if pair.p < ALPHA else "does not differ measurably in accuracy"
@@ -197,7 +204,7 @@ class Leaderboard(Reportable):
             times_text = f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
             return f"{label} {accuracy} and takes {times_text} times as long"
         if times <= 1 / 1.2:
-            return f"{label} {accuracy} and takes {times:.0%} of the time".replace("%", " %")
+            return f"{label} {accuracy} and takes {100 * times:.0f} % of the time"
         return f"{label} {accuracy} and takes as long"
 
     @property

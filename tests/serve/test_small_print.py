@@ -159,10 +159,10 @@ def test_the_ids_of_the_answers_are_exact(tmp_path):
 @pytest.mark.parametrize("learned", [None, {"at": 9.5, "rows": 70, "seconds": 1.5}])
 def test_metrics_of_background_fits_are_zero_before_the_first(tmp_path, learned):
     routes = SimpleNamespace(_shared=SimpleNamespace(folder=tmp_path))
-    assert UserRoutes.learning_metrics(routes) == {}
+    assert UserRoutes._learning_metrics(routes) == {}
     state = {"state": "waiting"} if learned is None else {"learned": learned, "failures": 3}
     write_learning_state(tmp_path, state)
-    assert list(UserRoutes.learning_metrics(routes).values()) == (
+    assert list(UserRoutes._learning_metrics(routes).values()) == (
         [0, 0, 0, 0] if learned is None else [9.5, 70, 1.5, 3]
     )
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from talerec.models.core import STORE, STORE_ITEM_SEQ
 from talerec.serve import SharedState
 from talerec.serve.model.served import ServedModel
 from talerec.store import ItemChanges, ItemTail, StoredItem
@@ -61,7 +62,7 @@ class ItemUpdates:
         """
         if self._tail is not None:
             row = StoredItem(str(served.catalogue.ids[0]), 1, "{}", True)
-            served.with_changes(ItemChanges([row], 1, 0), "")
+            served.with_changes(ItemChanges([row], 1, 0))
 
     def apply_to(self, served: ServedModel) -> ServedModel:
         """Return a model with all changes that were read; the same object if it has them."""
@@ -73,7 +74,9 @@ class ItemUpdates:
             changes = self._tail.changes(0)
         if (changes.resets, changes.seq) == (resets, seq):
             return served
-        return served.with_changes(changes, self._store)
+        training = served.facts["training"]
+        is_learned = training.get(STORE) == self._store
+        return served.with_changes(changes, int(training.get(STORE_ITEM_SEQ, 0)) * is_learned)
 
     def run(self, holders: Sequence[HoldsModel], stop: threading.Event) -> None:
         """Apply changes to the models of some holders until `stop` is set; body of a thread."""

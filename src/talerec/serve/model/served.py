@@ -17,8 +17,6 @@ from talerec.artifact import read_artifact
 from talerec.data import Histories, ItemField
 from talerec.models import restore_bundle
 from talerec.models.core import (
-    STORE,
-    STORE_ITEM_SEQ,
     ItemFilter,
     Model,
     RecommendOptions,
@@ -78,22 +76,21 @@ class ServedModel:
         self._model_with_recency = lru_cache(_MAX_RECENCIES)(model.with_params)
         self._filters = FilterCache(model, None if self.live is None else self.live.availability)
 
-    def with_changes(self, changes: ItemChanges, store: str) -> ServedModel:
+    def with_changes(self, changes: ItemChanges, trained_seq: int = 0) -> ServedModel:
         """Return this model with changes of the store's items; the model itself stays as it is.
 
-        `store` is the id of the store. Everything that an answer needs is built before the return,
-        so that the model can replace this one between two requests.
+        The saved model has the changes up to `trained_seq` already. Everything that an answer needs
+        is built before the return, so that the model can replace this one between two requests.
         """
         served = copy(self)
         served.__dict__.pop("_all_items", None)
-        training = self.facts["training"]
-        trained_seq = int(training.get(STORE_ITEM_SEQ, 0)) if training.get(STORE) == store else 0
         live, model = self.live, self.model
         if live is None or live.resets != changes.resets:
             live, model = LiveItems.read(self.saved.fitted), self.saved
         model, served.live = live.apply(model, changes, trained_seq)
         served._prepare(model)
-        if len(served.items) != len(self.items):
+        is_reset = served.item_changes[0] != self.item_changes[0]
+        if is_reset or len(served.items) != len(self.items):
             served.popular = PopularItems(model.fitted, self.popular.events)
             served.popular.ranked()
         served.items.positions(served.catalogue.ids.take([0]), "item", "skip")
@@ -117,7 +114,9 @@ class ServedModel:
     @property
     def vocabulary_key(self) -> str:
         """A text that is equal for models whose items have the same positions."""
-        return self.version if self.live is None else f"{self.version} {len(self.items)}"
+        if self.live is None:
+            return self.version
+        return f"{self.version} {self.live.resets} {len(self.items)}"
 
     def warm(self) -> None:
         """Answer one small query of each kind, so that all kernels are compiled beforehand.

@@ -58,21 +58,21 @@ def run_learner(settings: Settings, folder: Path) -> None:
         learnable.write_learning_state(folder, {**state, "state": "waiting", "next": begin})
         time.sleep(max(0.0, begin - time.time()))
         learnable.write_learning_state(folder, {**state, "state": "learning", "next": None})
-        state |= _run_round(settings, state)
+        state |= _run_round(settings.path, settings.store, state, settings.refit_every)
 
 
-def _run_round(settings: Settings, state: dict[str, Any]) -> dict[str, Any]:
-    """Refit once from the store of the settings; return the changed fields of `state`.
+def _run_round(
+    path: Path, address: str, state: dict[str, Any], refit_every: int | None = None
+) -> dict[str, Any]:
+    """Refit once from the store at `address`; return the changed fields of `state`.
 
-    `settings.path` is the saved model. `state` has the counters "rounds" and "failures"; a failure
-    is logged and put into "error", with its time (Unix seconds) in "failed". Without new rows,
-    "looked" is the time; else "learned" is the report of the fit.
+    `path` is the saved model, `refit_every` as for `learn`. `state` has the counters "rounds" and
+    "failures"; a failure is logged and put into "error", with its time (Unix seconds) in "failed".
+    Without new rows, "looked" is the time; else "learned" is the report of the fit.
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
-    address = settings.store
-    assert address is not None
     try:
-        report = _learn_latest(settings.path, address, settings.refit_every)
+        report = _learn_latest(path, address, refit_every)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
         message = remove_secrets(address, str(error) or type(error).__name__)
         logger.warning("learning failed, the old model stays: %s", message)
@@ -138,7 +138,7 @@ def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str,
             raise ReplacedArtifactError("was replaced by another process meanwhile", path)
         old_model = models.restore_bundle(bundle, path)
         due = _is_refit_due(old_model, refit_every)
-        model, how, n_new = _learn_model(old_model, deleted_users, events, refit=due)
+        model, how, n_new = _learn_model(old_model, deleted_users, events, due)
         model.fitted.training.update({STORE: meta.store, STORE_SEQ: meta.seq})
         target = model.save(folder / path.name, updatable=bool(training.get("updatable")))
         check = partial(models.load, verify=True)
@@ -224,7 +224,7 @@ def _is_refit_due(model: Model, refit_every: int | None) -> bool:
 
 
 def _learn_model(
-    model: Model, deleted: set[str], events: pl.DataFrame, *, refit: bool
+    model: Model, deleted: set[str], events: pl.DataFrame, refit: bool
 ) -> tuple[Model, str, int]:
     """Return the model with the events, "update" or "fit", and the number of new rows.
 

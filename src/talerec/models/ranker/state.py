@@ -74,7 +74,6 @@ class RankerState(NamedTuple):
         verdicts = _restore_verdicts(stored["verdicts"], len(parts))
         shares, shape = stored["shares"], (len(KINDS), len(feature_groups(first.names).groups))
         require(shares.shape == shape and shares.dtype == np.float64, "shares have another shape")
-        require(bool(np.isfinite(shares).all()), "shares are not finite")
         return cls(text, first, second, LearnedTrees(texts, verdicts, shares))
 
     def check(self) -> None:
@@ -200,7 +199,6 @@ def _restore_verdicts(array: Array, n_parts: int) -> list[list[Verdict | None]]:
     """Return the verdicts that `_store_verdicts` stored; TalerecError for another array."""
     shape = (len(KINDS), 2, len(Verdict._fields))
     require(array.shape == shape and array.dtype == np.float64, "verdicts have another shape")
-    require(bool(np.isfinite(array).all()), "verdicts are not finite")
     require(bool((array[:, :, 0] < n_parts).all()), "a verdict names an unknown part")
     return [[_restore_verdict(row.tolist()) for row in kind] for kind in array]
 

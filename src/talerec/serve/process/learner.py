@@ -59,21 +59,21 @@ def run_learner(settings: Settings, folder: Path) -> None:
         learnable.write_learning_state(folder, {**state, "state": "waiting", "next": begin})
         time.sleep(max(0.0, begin - time.time()))
         learnable.write_learning_state(folder, {**state, "state": "learning", "next": None})
-        state |= _run_round(settings, state)
+        state |= _run_round(settings.path, settings.store, state, settings.refit_every)
 
 
-def _run_round(settings: Settings, state: dict[str, Any]) -> dict[str, Any]:
-    """Refit once from the store of the settings; return the changed fields of `state`.
+def _run_round(
+    path: Path, address: str, state: dict[str, Any], refit_every: int | None = None
+) -> dict[str, Any]:
+    """Refit once from the store at `address`; return the changed fields of `state`.
 
-    `settings.path` is the saved model. `state` has the counters "rounds" and "failures"; a failure
-    is logged and put into "error", with its time (Unix seconds) in "failed". Without new rows,
-    "looked" is the time; else "learned" is the report of the fit.
+    `path` is the saved model, `refit_every` as for `learn`. `state` has the counters "rounds" and
+    "failures"; a failure is logged and put into "error", with its time (Unix seconds) in "failed".
+    Without new rows, "looked" is the time; else "learned" is the report of the fit.
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
-    address = settings.store
-    assert address is not None
     try:
-        report = _learn_latest(settings.path, address, settings.refit_every)
+        report = _learn_latest(path, address, refit_every)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
         message = remove_secrets(address, str(error) or type(error).__name__)
         logger.warning("learning failed, the old model stays: %s", message)

@@ -150,8 +150,19 @@ def build_list_columns(
 
     histories, lists: of each case; a list has positions of items, best first, -1 for none.
     categories: from `read_categories`; None leaves diversity and calibration out. Null for a case
-    without a value.
+    without a value. Histories are worked on in chunks: there may be many of one user.
     """
+    frames = [
+        pl.DataFrame(_build_chunk(histories.slice(a, b), lists[a:b], categories, ks))
+        for a, b in histories.chunks()
+    ]
+    return pl.concat(frames, rechunk=True).to_dict() if frames else {}
+
+
+def _build_chunk(
+    histories: Histories, lists: Array, categories: Matrix | None, ks: Sequence[int]
+) -> dict[str, pl.Series]:
+    """Return the columns of `build_list_columns` for some of its histories, all at once."""
     lengths = histories.stop - histories.start
     ends = np.cumsum(lengths)
     offsets = np.repeat(histories.start - (ends - lengths), lengths)

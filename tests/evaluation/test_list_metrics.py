@@ -102,6 +102,13 @@ def test_statistics_of_lists_equal_their_slow_twins(seed):
     assert exposure_gini(lists, N_ITEMS) == pytest.approx(gini)
 
 
+def test_diversity_of_items_beyond_the_square_root_of_int32():
+    """Pairs are numbers first * n_items + second, beyond 2^31 from 46,341 items on."""
+    categories = sparse.csr_array((np.arange(60_000)[:, None] % 7 == np.arange(7)) * 1.0)
+    lists = np.array([[59_999, 59_992], [59_999, 59_998]], np.int32)
+    np.testing.assert_array_equal(list_diversities(lists, categories), [0.0, 1.0])
+
+
 def test_exposure_of_equal_and_of_single_items():
     assert exposure_gini(np.array([[0, 1], [2, 3]]), 4) == 0
     assert exposure_gini(np.zeros((5, 1), int), 4) == 0.75

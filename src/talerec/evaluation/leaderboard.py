@@ -173,7 +173,10 @@ class Leaderboard(Reportable):
 
     @cached_property
     def advice(self) -> str:
-        """A sentence on which model to take, and what the most accurate one would cost instead."""
+        """A sentence on the model to take, and on how the best other one compares with it.
+
+        It has the headline metric and the seconds of the model, and differences in both.
+        """
         choice, best = self.choice, self.order[0]
         metric = self.results[choice].metrics[self.headline]
         text = (

@@ -89,7 +89,7 @@ def list_diversities(lists: Array, categories: Matrix) -> Array:
     """
     n_cases, k = lists.shape
     left, right = np.triu_indices(k, 1)
-    first, second = lists[:, left].ravel(), lists[:, right].ravel()
+    first, second = (lists[:, side].ravel().astype(np.int64) for side in (left, right))
     sizes = np.append(np.diff(categories.indptr), 0)  # the last entry is for item -1
     counts = (sizes[first] > 0) & (sizes[second] > 0)
     width = len(sizes)
@@ -108,7 +108,8 @@ def list_calibrations(lists: Array, items: Array, case: Array, categories: Matri
     This is Steck's measure, the Kullback-Leibler divergence of p (shares of categories in the
     history) from q (in the list, with 1 % of p mixed in), in nats: 0 if the shares are equal, up to
     4.6. An item's weight is divided evenly over its categories. lists: cases x k, -1 for none.
-    items, case: of every row of all histories; -1 is unknown. NaN if either has no category.
+    items, case: of every row of all histories, its item (-1: unknown) and the number of its list.
+    categories: as for `list_diversities`. NaN if history or list has no category.
     """
     n_cases = len(lists)
     sizes = np.diff(categories.indptr)

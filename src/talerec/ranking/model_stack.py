@@ -170,6 +170,8 @@ def score_model(
     """Add up the scores of query q of model m, and copy them to scratch.values.
 
     table: the weights of all models. The model has no scores on entry; `clear_model` removes them.
+    If scratch.has_all[m], values[i] is that of item i, else values[x] that of scored[m, x]; -inf
+    for an item without a score.
     """
     blocks = table.blocks[table.block_ptr[m] : table.block_ptr[m + 1]]
     n_items, row = len(scratch.values), table.base_row[m]

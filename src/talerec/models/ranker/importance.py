@@ -19,9 +19,10 @@ _MOST = 7  # groups that a sentence names
 def measure_shares(second: SecondStage, examples: Sequence[Examples]) -> Array:
     """Return how much each group of features decides of the order of candidates.
 
-    The shares add up to 1. A group's weight is the mean absolute deviation of its contributions
-    from their mean over the candidates of the same query: what all candidates share orders nothing.
-    examples: held-out queries with candidates, of which a few are used.
+    The shares, one per group, add up to 1, or are all 0 if no group moves candidates apart. At
+    least one query has candidates. A group's weight is the mean absolute deviation of its
+    contributions from their mean over the candidates of the same query: what all candidates share
+    orders nothing. examples: held-out queries with candidates, of which a few are used.
     """
     deviations = []
     for each in examples:

@@ -53,8 +53,9 @@ def learn_trees(examples: Sequence[Examples], names: list[str], seed: int) -> Le
 
     names: of the features. None if there are too few queries. Users are divided into five folds:
     trees of three folds, with as many trees as suit a fourth, order the candidates of the fifth,
-    which judges them; on small logs each fold judges once, on large ones the first. The trees that
-    are returned learn from all users.
+    which compares them with the best part (a verdict); up to 6,000 queries each fold does so once,
+    beyond only the first. The trees that are returned learn from all users; their number is the
+    median of those runs.
     """
     data = _join(examples)
     n_queries = len(data.sizes)

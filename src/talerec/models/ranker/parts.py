@@ -55,8 +55,8 @@ def name_parts(parts: list[Model]) -> list[str]:
 def build_views(parts: list[Model]) -> list[Model]:
     """Return views of the fitted parts: the same weights, queried in another way.
 
-    Their scores are features, and their lists propose no candidates. Of a tempo there are three,
-    without current popularity: the history's last row, last few rows, or all rows decide.
+    Their scores are features, and their lists propose no candidates. Only a tempo has views: three,
+    without current popularity, in which the history's last row, last few rows, or all rows decide.
     """
     views: list[Model] = []
     for part in parts:

@@ -68,7 +68,9 @@ def delayed_rounds(log: Log) -> list[QueryRound]:
     """Return queries for the first rows of users after cutoffs: one round per cutoff.
 
     The last cutoff has 85 % of the rows before it; earlier ones follow until there are 6,000
-    queries. A user has up to three queries per cutoff, whose history is the user's rows before it.
+    queries or no cutoffs. A user has up to three queries per cutoff, whose history is the user's
+    rows before it. Targets without rows before the cutoff are dropped; of many users an even sample
+    is taken.
     """
     times, rounds, n_queries = np.sort(log.time), [], 0
     every_item = np.ones(len(log.items), bool)

@@ -115,7 +115,11 @@ def _fill_paths(trees: TreeArrays, paths: LeafPaths) -> int:
 
 @kernel
 def _fill_tables(leaf_value: Array, paths: LeafPaths) -> None:
-    """Write the contributions of features in each case, for all leaves with a table."""
+    """Write the contributions of features in each case, for all leaves with a table.
+
+    A case is a bit mask: which of the n features on the leaf's path have conditions that a row
+    meets. A table has 2^n x n numbers.
+    """
     follows, poly = np.empty(_MAX_BITS), np.empty(_MAX_BITS + 1)
     for leaf in range(len(leaf_value)):
         low, high = paths.entry_ptr[leaf], paths.entry_ptr[leaf + 1]

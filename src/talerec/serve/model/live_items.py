@@ -126,10 +126,11 @@ class LiveItems:
         return [row for row, is_one in zip(rows, is_valid, strict=True) if is_one]
 
     def _build_table(self, rows: list[StoredItem], trained_seq: int) -> pl.DataFrame:
-        """Return the new rows of the item table of those of some items whose row changes.
+        """Return rows of the item table for stored items that differ from the model's table.
 
-        A field that was never put has the value of the saved model's table, unless the item was
-        deleted before. Rows that the saved model has (up to `trained_seq`) are left out.
+        Deleted items have none. A field that was never put has the value of the saved model's
+        table, unless the item was deleted before. Rows that the saved model has (up to
+        `trained_seq`) are left out.
         """
         places = self.items.text_positions([row.item for row in rows])
         rows = [

@@ -261,9 +261,9 @@ def test_a_model_replaced_during_learning_stays(
         store.append([[Event("1", "5", 1)]])
     slow = learning._learn_model
 
-    def replace_meanwhile(*arguments: Any) -> Any:
+    def replace_meanwhile(*arguments: Any, **options: Any) -> Any:
         tr.TALE(reg=500).fit(log).save(path)
-        return slow(*arguments)
+        return slow(*arguments, **options)
 
     monkeypatch.setattr(learning, "_learn_model", replace_meanwhile)
     with pytest.raises(TalerecError, match="replaced by another process"):
@@ -329,11 +329,11 @@ def test_an_update_by_hand_waits_for_the_learner(
     rows.write_text("user_id,item_id,timestamp\n2,5,2019-01-01\n")
     learn, updates = learning._learn_model, []
 
-    def update_meanwhile(*arguments: Any) -> Any:
+    def update_meanwhile(*arguments: Any, **options: Any) -> Any:
         command = [*RUN, "update", str(path), str(rows)]
         updates.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": PYTHONPATH}))
         until(lambda: has_open(updates[0].pid, path / ".talerec.update.lock"))
-        return learn(*arguments)
+        return learn(*arguments, **options)
 
     monkeypatch.setattr(learning, "_learn_model", update_meanwhile)
     assert learning.learn(path, address)
@@ -363,7 +363,7 @@ def test_a_failure_is_reported_and_the_old_model_stays(
     with Store.open(address) as store:
         store.append([[Event("1", "5", 1)]])
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
     monkeypatch.setattr(learning, "_learn_model", fail)

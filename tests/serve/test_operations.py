@@ -331,7 +331,8 @@ def test_every_metric_has_a_line_of_help(service):
     text = service.get("/metrics").body.decode()
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
-    learning = {name for name in shared.HELP if name.startswith("talerec_learn")}  # with --learn
+    others = ("talerec_learn", "talerec_catalogue")  # with --learn, and with a store
+    learning = {name for name in shared.HELP if name.startswith(others)}
     assert named == helped == set(shared.HELP) - learning
 
 
@@ -355,7 +356,7 @@ def test_operation_ids_are_unique(service):
     names = [
         operation["operationId"] for methods in paths.values() for operation in methods.values()
     ]
-    assert len(names) == len(set(names)) == 14
+    assert len(names) == len(set(names)) == 15
 
 
 def test_a_service_of_two_workers_serves_two_models(models):

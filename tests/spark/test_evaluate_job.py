@@ -6,13 +6,14 @@ import json
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pytest
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 import talerec as tr
 from cluster import SMALL, inject, killed, skewed, write
-from figures import assert_same_figures, assert_same_json
+from figures import ONE_MACHINE, assert_same_figures, assert_same_json
 from talerec.errors import TalerecError
 from talerec.spark import tempo_tasks
 
@@ -64,7 +65,8 @@ def test_figures_and_cases_are_those_of_one_machine(session, tmp_path):
     loaded = tr.Evaluation.load(cases)
     assert_same_figures(loaded, result, "peak_rss_mb")
     order = ["user_id"]
-    assert_frame_equal(loaded.frame.sort(order), expected.frame.sort(order), rel_tol=1e-12)
+    ours = expected.frame.select(~cs.starts_with(*ONE_MACHINE))
+    assert_frame_equal(loaded.frame.sort(order), ours.sort(order), rel_tol=1e-12)
     assert model._fitted is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cases.parquet", "log"]
 
@@ -103,7 +105,7 @@ def test_validation_rows_begin_at_the_same_time(session, tmp_path):
     log = tr.Log.from_frame(rows)
     for when in np.quantile(log.time, [0.002, 0.9]).astype(int).tolist():
         start = evaluate_job._validation_start(run, stats, when)
-        assert start == splits._earlier_cut(log, when)
+        assert start == splits.find_earlier_cut(log, when)
     with pytest.raises(TalerecError, match="no row lies before the point of the split"):
         evaluate_job._validation_start(run, stats, int(log.time.min()))
 

@@ -322,7 +322,10 @@ def tune(
 def compare(
     results: Annotated[
         list[Path],
-        argument("RESULT...", "Two or more files from talerec evaluate --out, of the same cases."),
+        argument(
+            "RESULT...",
+            "Two or more results of the same cases, saved by talerec evaluate with --out.",
+        ),
     ],
     report: Report = None,
     json: Json = False,

@@ -107,6 +107,7 @@ class LastBasket(HistoryItems):
 
     name = "lastbasket"
     summary = "Repeat purchases: the last basket; a baseline"
+    needs_time = True
 
     def _weigh_baskets(self, n_later: Array) -> Array:
         """Return 1 for rows of the last basket, else 0; `n_later` counts baskets after a row."""

@@ -233,26 +233,22 @@ class Ranker(_RankerState):
     def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
         """Yield, per history, what each row (column) adds to the scores of its targets (rows).
 
-        targets: an array of item positions per history. The contributions of families of features
-        that stand for rows of the history are divided among these rows.
+        targets: an array of item positions per history. Explained are lists with seen items, the
+        default. The contributions of families of features that stand for rows of the history are
+        divided among these rows.
         """
-        explained = self._explain(histories, targets, None, hide_seen=self._hides_seen)
+        explained = self._explain(histories, targets, None, hide_seen=False)
         return (each.rows[:, :-1] for each in explained)
-
-    @property
-    def _hides_seen(self) -> bool:
-        """Whether explanations are of lists without seen items: users do not repeat items."""
-        return not self._state.first.joins_history
 
     def base_score(self, history: Histories, target: int) -> float | None:
         """Return the part of an item's score that no history row contributes; None without one."""
         kinds = self._requests(history)[1]
-        kind, hide_seen = int(kinds[0]), self._hides_seen
-        if self._state.find_second(kind, hide_seen=hide_seen) is None:
-            part = self._state.best_part(kind, hide_seen=hide_seen)
+        kind = int(kinds[0])
+        if self._state.find_second(kind, hide_seen=False) is None:
+            part = self._state.best_part(kind, hide_seen=False)
             return part.base_score(history, target)
         targets = [np.array([target])]
-        explained = next(self._explain(history, targets, None, hide_seen=hide_seen))
+        explained = next(self._explain(history, targets, None, hide_seen=False))
         return float(explained.rows[0, -1])
 
     def explain_families(self, history: Histories, target: int) -> list[FamilyShare] | None:
@@ -262,7 +258,7 @@ class Ranker(_RankerState):
         candidate: then trees do not decide its score.
         """
         targets = [np.array([target])]
-        return next(self._explain(history, targets, None, hide_seen=self._hides_seen)).families[0]
+        return next(self._explain(history, targets, None, hide_seen=False)).families[0]
 
     def _explain(
         self, histories: Histories, targets: Sequence[Array], flags: list[Array] | None, *,

@@ -177,26 +177,15 @@ Artifact = Annotated[Path, argument("MODEL", "A saved model, NAME.tale.")]
 HideSeen = Annotated[bool, flag("--hide-seen", "Leave out the items of the history.")]
 Json = Annotated[bool, flag("--json", "Print one JSON value and nothing else.")]
 K = Annotated[int, option("--k", "K", "Number of items.", short="-k")]
-ModelName = Annotated[
-    str | None,
-    option(
-        "--model",
-        "NAME",
-        "Model (default tempo); talerec models lists all.",
-        MODEL,
-        complete=completion.complete_models,
-    ),
-]
-ModelNames = Annotated[
-    list[str],
-    option(
-        "--model",
-        "NAME",
-        "Model (default tempo); talerec models lists all.",
-        MODEL,
-        complete=completion.complete_models,
-    ),
-]
+_MODEL = option(
+    "--model",
+    "NAME",
+    "Model (default tempo); talerec models lists all.",
+    MODEL,
+    complete=completion.complete_models,
+)
+ModelName = Annotated[str | None, _MODEL]
+ModelNames = Annotated[list[str], _MODEL]
 Settings = Annotated[
     list[str],
     option(

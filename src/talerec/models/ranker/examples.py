@@ -38,6 +38,8 @@ class Examples(NamedTuple):
     @classmethod
     def join(cls, sets: Sequence[Examples]) -> Examples:
         """Return the queries of several sets of examples, one set after the other."""
+        if len(sets) == 1:  # needs no copy
+            return sets[0]
         sizes = np.concatenate([np.diff(each.row_ptr) for each in sets])
         return cls(
             np.concatenate([each.user for each in sets]),

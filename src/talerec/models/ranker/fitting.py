@@ -52,23 +52,16 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     texts: list[bytes] = []
     verdicts: list[list[Verdict | None]] = []
     shares = np.zeros((len(KINDS), len(feature_groups(names).groups)))
-    rounds_of_kinds = [current_round(log, plan.rows_back)], delayed_rounds(log)
-    for number, rounds in enumerate(rounds_of_kinds):
-        trained, sets = None, []
+    for number, rounds in enumerate(([current_round(log, plan.rows_back)], delayed_rounds(log))):
+        trained = None
         if sum(len(held_out.queries) for held_out in rounds) >= MIN_QUERIES:
-            for held_out in rounds:
-                with clock("parts of held-out rows"):
-                    models = build_parts(plan.parts)
-                    parts = [fit_part(part, held_out.train, "ranker") for part in models]
-                stage = FirstStage(parts, times, repeats, plan.candidates)
-                with clock("features"):
-                    sets.append(_ask(stage, held_out, repeats))
-            examples = [Examples.join(each) for each in zip(*sets, strict=True)]
+            examples, stage = _ask_rounds(plan, rounds, times, repeats, clock)
             with clock("trees"):
                 trained = learn_trees(examples, feature_names(names), plan.seed)
             if trained is not None:
                 trees = parse_trees(trained.text, feature_names(names))
                 shares[number] = measure_shares(SecondStage(stage, trees), examples)
+            del examples, stage  # gigabytes on large logs, not needed by the next fits
         texts.append(b"" if trained is None else trained.text)
         verdicts.append([None, None] if trained is None else trained.verdicts)
     with clock("parts"):
@@ -76,6 +69,25 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
             fit_part(part, log, "ranker") for part in build_parts(plan.parts)
         ]
     return store(fitted, plan.parts, log, repeats, LearnedTrees(texts, verdicts, shares))
+
+
+def _ask_rounds(
+    plan: FitPlan, rounds: list[QueryRound], times: ItemTimes, repeats: bool, clock: Clock
+) -> tuple[list[Examples], FirstStage]:
+    """Return the examples of all rounds, with seen items and without, and the last stage.
+
+    The parts are fitted to the training rows of each round. times: of all rows. repeats: whether
+    users repeat items.
+    """
+    sets = []
+    for held_out in rounds:
+        with clock("parts of held-out rows"):
+            models = build_parts(plan.parts)
+            parts = [fit_part(part, held_out.train, "ranker") for part in models]
+        stage = FirstStage(parts, times, repeats, plan.candidates)
+        with clock("features"):
+            sets.append(_ask(stage, held_out, repeats))
+    return [Examples.join(each) for each in zip(*sets, strict=True)], stage
 
 
 def _ask(stage: FirstStage, held_out: QueryRound, repeats: bool) -> list[Examples]:

@@ -91,7 +91,7 @@ def evaluate(
     refit: Refit = False,
     refit_every: RefitEvery = None,
     on: On = "test",
-    k: Annotated[str, option("--k", "K,...", "Lengths of the lists.", short="-k")] = "1,5,10",
+    k: Annotated[str, option("--k", "K,...", "Lengths of the lists.", alias="-k")] = "1,5,10",
     hide_seen: HideSeen = False,
     target: Target = None,
     ties: TieOrders = "file",

@@ -151,7 +151,7 @@ def fit(
         else:
             log = source.read(ties, needs_time=model.needs_time)
             log = table.attach(log, items)
-            _warn_if_smaller(path, log.rows)
+            _warn_of_replaced_model(path, log.rows, updatable)
             training = model.fit(log).fitted.training
             # saved with the model: `update` and `lists` read later logs with the same options
             training[READ_WITH] = changed_options(source) | changed_options(table)
@@ -204,18 +204,22 @@ def _check_histories(engine: EngineOptions, histories: bool, place: str | None) 
         raise TalerecError("use --histories or --histories-to, not both")
 
 
-def _warn_if_smaller(path: Path, n_rows: int) -> None:
-    """Print a warning if the model saved at `path` was fitted on at least 10 times `n_rows`.
+def _warn_of_replaced_model(path: Path, n_rows: int, updatable: bool) -> None:
+    """Print warnings if the model saved at `path` has what the model that replaces it lacks.
 
-    `n_rows` is the size of the log of the model that replaces it. Without a readable model at
-    `path`, nothing is printed.
+    That is: rows (it was fitted on at least 10 times `n_rows`), or that it can be updated. `n_rows`
+    and `updatable` are those of the new model. Without a readable model at `path`, nothing is
+    printed.
     """
     from talerec.artifact import read_manifest
 
     try:
-        rows_before = read_manifest(path)["training"].get("rows", 0)
+        training = read_manifest(path)["training"]
     except TalerecError:
         return
+    if training.get("updatable") and not updatable:
+        print_warning(f"{path} could be updated, and its replacement cannot: fit with --updatable")
+    rows_before = training.get("rows", 0)
     if rows_before >= _MANY_MORE * n_rows:
         print_warning(
             f"{path} was fitted on {rows_before:,} rows and is replaced by a model of {n_rows:,}; "
@@ -288,9 +292,10 @@ def _update_artifact(
 
     The log and the item table are read with the options that the fit used; `explicit` names the
     options that the command line sets instead. The returned dict has the path, the counts of
-    `models.update`, "described" (an item table was read), the version and the training record.
-    `tolerance` is the error of a weight up to which a target is not solved again. Other updates of
-    the model wait; if a fit or an install replaces it meanwhile, TalerecError.
+    `models.update`, "rows_known" (rows of the log that the model had already), "described" (an item
+    table was read), the version and the training record. `tolerance` is the error of a weight up to
+    which a target is not solved again. Other updates of the model wait; if a fit or an install
+    replaces it meanwhile, TalerecError.
     """
     from talerec.artifact import hold_for_update, read_artifact, read_manifest
     from talerec.models import restore_bundle, update
@@ -316,6 +321,7 @@ def _update_artifact(
     return {
         "path": str(path),
         **asdict(counts),
+        "rows_known": rows.rows - counts.rows,
         "described": items is not None,
         "version": after["version"],
         "training": after["training"],
@@ -329,14 +335,15 @@ def _print_update(path: Path, result: dict[str, Any]) -> None:
     and "solved": a target is an item with a column of weights, and solved ones were solved again;
     also version and seconds.
     """
+    rows_known = f" ({result['rows_known']:,} were known already)" if result["rows_known"] else ""
     if not result["rows"] and not result["described"]:
-        print_line(f"{path}: no new rows")
+        print_line(f"{path}: no new rows{rows_known}")
         return
     if not result["rows"]:
-        print_line(f"{path}: no new rows; new item table, version {result['version']}")
+        print_line(f"{path}: no new rows{rows_known}; new item table, version {result['version']}")
         return
     print_line(
-        f"{path}: {result['rows']:,} new rows, {result['users']:,} new users, "
+        f"{path}: {result['rows']:,} new rows{rows_known}, {result['users']:,} new users, "
         f"{result['items']:,} new items; {result['solved']:,} of {result['targets']:,} targets "
         f"solved, version {result['version']}"
     )

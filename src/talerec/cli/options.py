@@ -24,7 +24,7 @@ def option(
     help: str,
     panel: str | None = None,
     *,
-    short: str | None = None,
+    alias: str | None = None,
     complete: Complete | None = None,
     parameter: str | None = None,
     sets: Mapping[str, str] | None = None,
@@ -39,8 +39,8 @@ def option(
         The long name with its dashes, the placeholder of the value, and the help text.
     panel : str, optional
         Heading of the help page under which the option stands.
-    short : str, optional
-        The one-letter name.
+    alias : str, optional
+        Another name with its dashes: of one letter, or long.
     complete : function, optional
         Lists the values that a shell may complete.
     parameter : str, optional
@@ -50,7 +50,7 @@ def option(
     """
     _FLAGS[parameter or flag.removeprefix("--").replace("-", "_")] = flag
     _FLAGS.update({name: f"{flag} {value}" for name, value in (sets or {}).items()})
-    names = (flag,) if short is None else (short, flag)
+    names = (flag,) if alias is None else (alias, flag)
     return typer.Option(
         *names, help=help, metavar=metavar, rich_help_panel=panel, autocompletion=complete
     )
@@ -63,7 +63,7 @@ def flag(name: str, help: str, panel: str | None = None) -> Any:
 
 def out(metavar: str, help: str, parameter: str | None = None) -> Any:
     """Return Typer's declaration of a command's output: -o and --out in every command."""
-    return option("--out", metavar, help, short="-o", parameter=parameter)
+    return option("--out", metavar, help, alias="-o", parameter=parameter)
 
 
 def argument(metavar: str, help: str, complete: Complete | None = None, **more: Any) -> Any:
@@ -176,7 +176,7 @@ _TIES = "Order of a user's rows with equal times"
 Artifact = Annotated[Path, argument("MODEL", "A saved model, NAME.tale.")]
 HideSeen = Annotated[bool, flag("--hide-seen", "Leave out the items of the history.")]
 Json = Annotated[bool, flag("--json", "Print one JSON value and nothing else.")]
-K = Annotated[int, option("--k", "K", "Number of items.", short="-k")]
+K = Annotated[int, option("--k", "K", "Number of items.", alias="-k")]
 _MODEL = option(
     "--model",
     "NAME",

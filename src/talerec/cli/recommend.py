@@ -39,6 +39,7 @@ Users = Annotated[
         "IDS|@FILE|all",
         "Users of the training log: ids separated by commas, @FILE (one id per line, or"
         " Parquet), or all.",
+        alias="--user",
         complete=complete_values("all"),
     ),
 ]

@@ -19,7 +19,7 @@ from talerec import columns
 from talerec.data.frames import as_polars, clean_ids
 from talerec.data.item_rows import described_rows, match_items
 from talerec.data.times import days_to_microseconds, parse_time_column
-from talerec.data.vocabulary import Vocabulary, warn_of_null_ids
+from talerec.data.vocabulary import Vocabulary, warn_of_odd_ids
 from talerec.data.weights import normalize_by_mean, read_weights
 from talerec.errors import InvalidLogError, forward_renamed
 from talerec.runtime import Array
@@ -127,6 +127,7 @@ class Log:
         event: str | None = None,
         event_weights: Mapping[str, float] | None = None,
         group: str | None = None,
+        items: pl.DataFrame | None = None,
     ) -> Log:
         """Return the log of a Polars, pandas or Arrow frame.
 
@@ -137,15 +138,13 @@ class Log:
         user, item, time : str
             Its columns; `time` None: there are no times, and rows stay in their order.
         time_unit : {"s", "ms", "us", "ns"} or str, optional
-            The unit of numbers (default: guessed from their size), or the format of text:
-            ``"%m/%d/%Y %H:%M"``.
+            The unit of numbers (default: guessed), or the format of text: ``"%m/%d/%Y %H:%M"``.
         any_time, weight : bool, and str, optional
-            Whether times before 1970 and after 2100 are allowed; and the column of row weights, of
-            which only ratios matter (rows of weight 0 are dropped).
+            Whether times outside 1970 to 2100 are allowed; the column of row weights (0: no row).
         event, event_weights : str and dict, optional
             The column of events, and the weight of each event: ``{"view": 1, "buy": 10}``.
-        group : str, optional
-            The column of sessions or baskets: see `split_sessions`.
+        group, items : str, and polars.DataFrame, optional
+            The column of sessions or baskets (`split_sessions`); the item table (`with_items`).
 
         Returns
         -------
@@ -162,17 +161,18 @@ class Log:
             raise InvalidLogError("the log is empty: it has no rows")
         weights = read_weights(table, weight, event, event_weights)
         users, user_code = Vocabulary.encode(clean_ids(table[user]))
-        items, item_code = Vocabulary.encode(clean_ids(table[item]))
-        for column, ids, codes in ((user, users, user_code), (item, items, item_code)):
-            warn_of_null_ids(column, ids, codes)
+        vocabulary, item_code = Vocabulary.encode(clean_ids(table[item]))
+        for column, ids, codes in ((user, users, user_code), (item, vocabulary, item_code)):
+            warn_of_odd_ids(column, ids, codes)
         times, unit = np.zeros(len(table), np.int64), "none"
         if time is not None:
             times, unit = parse_time_column(table[time], time_unit, any_time=any_time)
         options = weights._asdict()
         if group is not None:
             options["group_ids"], options["group"] = Vocabulary.encode(clean_ids(table[group]))
-        unsorted = cls(np.zeros(1, np.int64), item_code, times, users, items, unit=unit, **options)
-        return unsorted._sort_by_user(user_code)
+        log = cls(np.zeros(1, np.int64), item_code, times, users, vocabulary, unit=unit, **options)
+        log = log._sort_by_user(user_code)
+        return log if items is None else log.with_items(items)
 
     def _sort_by_user(self, user: Array) -> Log:
         """Return this log's unsorted rows as a log in order of user and time, with mean weight 1.

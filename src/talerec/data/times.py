@@ -134,6 +134,7 @@ def _parse_any_text(column: pl.Series) -> pl.Series:
     8601, and dates such as 01.10.2019). All values must be numbers, or all dates.
     """
     text = column.str.strip_chars()
+    _refuse_rows(column, text == column.name, "repeats the header line; remove this row")
     for kind in (pl.Int64, pl.Float64):
         stamps = text.cast(kind, strict=False)
         if not stamps.null_count():
@@ -145,11 +146,23 @@ def _parse_any_text(column: pl.Series) -> pl.Series:
     for text_format in _TEXT_FORMATS:
         if times.null_count():
             times = times.fill_null(_parse_text(text, text_format))
-    way_out = (
-        f"write 2019-10-01 12:30:00, or set `time_unit` to its format, such as '{_FORMAT_EXAMPLE}'"
-    )
+    example = _suggest_format(text) if times.null_count() else ""
+    way_out = f"write 2019-10-01 12:30:00, or set `time_unit` to its format, such as {example}"
     _refuse_rows(column, times.is_null(), f"is not a time; {way_out}", "time_unit")
     return times
+
+
+def _suggest_format(text: pl.Series) -> str:
+    """Return quoted strptime formats (one or two) of dates such as 25/12/2023, or an example."""
+    pattern = r"^(\d{1,2})/(\d{1,2})/\d{4}"
+    first, second = (text.str.extract(pattern, i).cast(pl.Int64) for i in (1, 2))
+    if first.null_count() == len(first):
+        return f"'{_FORMAT_EXAMPLE}'"
+    clock = {1: " %H:%M", 2: " %H:%M:%S"}.get(text[0].count(":"), "")
+    if (first > 12).any():
+        return f"'%d/%m/%Y{clock}'"
+    month_first = f"'%m/%d/%Y{clock}'"
+    return month_first if (second > 12).any() else f"{month_first} or '%d/%m/%Y{clock}'"
 
 
 def _parse_with_format(column: pl.Series, text_format: str) -> pl.Series:

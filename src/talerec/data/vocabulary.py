@@ -229,17 +229,26 @@ _NULL_WORDS = (
 )  # fmt: skip
 
 
-def warn_of_null_ids(name: str, ids: Vocabulary, codes: Array) -> None:
-    """Log a warning for each id that looks like a missing value, such as NULL or NaN.
+def warn_of_odd_ids(name: str, ids: Vocabulary, codes: Array) -> None:
+    """Log a warning for text ids that may not be what they seem: NULL, " 17", or 17.0.
 
-    Such an id may merge the rows of many users. `name` is the column's name, `ids` its distinct
-    values (a Vocabulary, whose `ids` are a Polars series), and `codes` each row's position in
-    `ids`.
+    An id such as NULL or NaN may merge the rows of many users. Ids with spaces around them, or
+    numbers with decimals, may not match those of other files; all ids stay as they are. `name` is
+    the column's name, `ids` its distinct values (a Vocabulary, whose `ids` are a Polars series),
+    and `codes` each row's position in `ids`.
     """
-    if ids.ids.dtype != pl.String:
+    texts = ids.ids
+    if texts.dtype != pl.String:
         return
-    for position in ids.ids.is_in(_NULL_WORDS).arg_true():
-        n_rows, word = int((codes == position).sum()), ids.ids[int(position)]
+    for position in texts.is_in(_NULL_WORDS).arg_true():
+        n_rows, word = int((codes == position).sum()), texts[int(position)]
         rows_have, them = ("row has", "it") if n_rows == 1 else ("rows have", "them")
         message = "%s %s %s %r, treated as an id; remove %s if it means missing"
         logger.warning(message, f"{n_rows:,}", rows_have, name, word, them)
+    padded = texts.filter(texts.str.contains(r"^\s|\s$"))
+    if len(padded):
+        message = "%s: %d ids begin or end with a space, which is part of the id, such as %r"
+        logger.warning(message, name, len(padded), padded[0])
+    if texts.str.contains(r"^\d+\.0$").all():
+        message = "%s: all ids end in .0, such as %r; write whole numbers to match other files"
+        logger.warning(message, name, texts[0])

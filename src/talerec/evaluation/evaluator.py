@@ -16,6 +16,7 @@ from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.list_metrics import GINI, build_list_columns, exposure_gini, read_categories
 from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
+from talerec.evaluation.model_lists import single_model
 from talerec.evaluation.queries import build_case_frame
 from talerec.evaluation.result import Evaluation
 from talerec.models.core import Model, rank_targets
@@ -136,7 +137,7 @@ def _check_fitted_to(model: Model, split: Split) -> None:
 
 
 def evaluate_log(
-    model: Model,
+    model: Model | str,
     log: Log,
     plan: SplitPlan | str = "leave-one-out",
     *,
@@ -152,7 +153,7 @@ def evaluate_log(
     Parameters
     ----------
     model, log
-        The model, which is fitted here, and all rows.
+        The model, which is fitted here, or its name, such as ``"ease(reg=500)"``; and all rows.
     plan
         How to split: "leave-one-out", "every:TIME" or another text of `SplitPlan`.
     ties
@@ -181,7 +182,7 @@ def evaluate_log(
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     splits = LogSplits(as_log(log), plan, on)
-    return evaluate_splits(model, splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
+    return evaluate_splits(single_model(model), splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
 
 
 def evaluate_splits(

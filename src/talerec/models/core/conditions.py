@@ -352,6 +352,9 @@ def match_rows(info: pl.DataFrame, condition: str) -> Array:
     grammar. A row whose outcome is null does not meet it. TalerecError for anything else, with the
     place in the text.
     """
+    if isinstance(condition, pl.Expr):
+        message = '`where` is a Polars expression; write it as text, such as "price < 100"'
+        raise TalerecError(message, "where")
     is_text = isinstance(condition, str) and condition.strip() != ""
     if not is_text or len(condition) > MAX_CONDITION or not _is_unicode(condition):
         limit = f"of at most {MAX_CONDITION:,} characters"

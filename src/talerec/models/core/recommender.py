@@ -164,6 +164,9 @@ class Recommender(Scorer):
             reason, contribution and share (of the sum of absolute contributions), largest first;
             they sum to the score without boosts. No rows if the score is no sum over families.
         """
+        if isinstance(history, str | int):
+            message = f"history is {history!r}, not a list of items; use explain_user for a user"
+            raise TalerecError(message, "history")
         options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
         rows = self._encode_histories([history], options)
         return self._explain_history(rows, item, options, by)

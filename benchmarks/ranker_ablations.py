@@ -1,0 +1,274 @@
+"""What the ranker's features, queries, candidates and parts are worth: resumable, log by log.
+
+    python benchmarks/ranker_ablations.py DATA [--only ifdb,retail] [-o FILE]
+
+Leave-one-out, validation rows, NDCG@10. The training examples of a log (current queries) are built
+once, and trees are learned from them anew for each variant: four fifths of the users to learn, the
+last fifth to choose the number of trees. Candidates are ordered by the trees even where the
+ranker's guard would let a part answer. A feature that is left out is NaN in all rows. Differences
+are from the trees with everything, per user, with their standard errors. Every finished variant is
+a line of FILE (JSON), and is not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+import talerec as tr
+from ranker import LOGS, read_split
+from talerec.features import FAMILIES, ItemTimes, feature_groups, feature_names
+from talerec.models.blend import fit_part
+from talerec.models.core import HoldoutQueries, Model
+from talerec.models.ranker import learning
+from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
+from talerec.models.ranker.parts import build_parts, default_parts
+from talerec.models.ranker.queries import QueryRound, current_round, default_rows_back
+from talerec.models.ranker.second_stage import score_rows, start_scores
+from talerec.models.ranker.trees import parse_trees
+from talerec.models.tempo import allows_repeats, measure_repeat_rates
+
+_DEFAULT_LOGS = "ml-100k,ifdb,dunnhumby,retail"
+_OTHER_MODE = 4  # as in a fit: one query in four is asked in the less usual mode
+_CANDIDATES = 150
+_PENALTY = 1e-4  # of squared weights of the linear combination
+
+
+class Sets(NamedTuple):
+    """Examples to learn from (seen items allowed, and hidden), and those of validation rows."""
+
+    learn: list[Examples]
+    validation: Examples
+    names: list[str]  # of the parts and views
+
+
+class Rounds(NamedTuple):
+    """Fitted parts of a log, and the queries that they are asked."""
+
+    held_parts: list[Model]
+    parts: list[Model]
+    held_out: QueryRound
+    validation: QueryRound
+    times: ItemTimes
+    repeats: bool
+    hide_seen: bool
+
+
+def fit_rounds(split: tr.Split, *, hide_seen: bool) -> Rounds:
+    """Fit the default parts without the current queries' rows, and to all training rows."""
+    train = split.train
+    held_out = current_round(train, default_rows_back(train))
+    text = default_parts(train)
+    fits = [[fit_part(part, log, "ranker") for part in build_parts(text)]
+            for log in (held_out.train, train)]  # fmt: skip
+    cases = split.cases("validation")
+    end = int(train.time.max()) + 1
+    queries = HoldoutQueries(cases.histories, cases.target, np.arange(len(cases.target)))
+    repeats = bool(allows_repeats(measure_repeat_rates(train)))
+    validation = QueryRound(train, queries, end)
+    return Rounds(*fits, held_out, validation, ItemTimes.from_log(train), repeats, hide_seen)
+
+
+def build_sets(rounds: Rounds, n_parts: int) -> Sets:
+    """Return the examples of the first parts."""
+    held = FirstStage(rounds.held_parts[:n_parts], rounds.times, rounds.repeats, _CANDIDATES)
+    stage = FirstStage(rounds.parts[:n_parts], rounds.times, rounds.repeats, _CANDIDATES)
+    every = np.arange(len(rounds.held_out.queries))
+    hidden = every[~has_seen_target(rounds.held_out.queries)]
+    allowed = every if rounds.repeats else every[::_OTHER_MODE]
+    learn = [
+        build_examples(held, rounds.held_out, allowed, hide_seen=False),
+        build_examples(held, rounds.held_out, hidden, hide_seen=True),
+    ]
+    asked = np.arange(len(rounds.validation.queries))
+    validation = build_examples(stage, rounds.validation, asked, hide_seen=rounds.hide_seen)
+    return Sets(learn, validation, held.names)
+
+
+# -- variants --
+
+
+def without_columns(sets: Sets, columns: list[int]) -> Sets:
+    """Return the examples with NaN in some columns."""
+
+    def blank(examples: Examples) -> Examples:
+        rows = examples.rows.copy()
+        rows[:, columns] = np.nan
+        parts = (
+            examples.user,
+            examples.part_gain,
+            examples.row_ptr,
+        )  # len() is of queries: no _replace
+        return Examples(*parts, rows, examples.is_target)
+
+    return sets._replace(learn=[*map(blank, sets.learn)], validation=blank(sets.validation))
+
+
+def with_queries(sets: Sets, share: float) -> Sets:
+    """Return the examples of a random share of the users to learn from."""
+    n_users = 1 + max(int(each.user.max()) for each in sets.learn)
+    chosen = np.random.default_rng(1).random(n_users) < share
+    return sets._replace(learn=[take_rows(each, chosen[each.user], None) for each in sets.learn])
+
+
+def with_candidates(sets: Sets, size: int) -> Sets:
+    """Return the examples with the first candidates of each query alone."""
+
+    def cut(examples: Examples) -> Examples:
+        return take_rows(examples, np.ones(len(examples), bool), size)
+
+    return sets._replace(learn=[*map(cut, sets.learn)], validation=cut(sets.validation))
+
+
+def take_rows(examples: Examples, queries: np.ndarray, size: int | None) -> Examples:
+    """Return some queries (flags), with their first `size` candidates; no rows without target."""
+    counts = np.diff(examples.row_ptr)
+    query = np.repeat(np.arange(len(examples)), counts)
+    lag = np.arange(len(query)) - examples.row_ptr[query]
+    is_chosen = queries[query] & (lag < (size or np.inf))
+    hits = np.bincount(query, is_chosen & (examples.is_target > 0), len(examples)) > 0
+    is_chosen &= hits[query]
+    sizes = np.bincount(query, is_chosen, len(examples)).astype(np.int64)[queries]
+    return Examples(
+        examples.user[queries], examples.part_gain[queries],
+        np.concatenate([[0], np.cumsum(sizes)]), examples.rows[is_chosen],
+        examples.is_target[is_chosen],
+    )  # fmt: skip
+
+
+def family_columns(names: list[str]) -> dict[str, list[int]]:
+    """Return the columns of each family of features, and those of views of tempo."""
+    groups = feature_groups(names)
+    ends = [*groups.first_column[1:], len(feature_names(names))]
+    columns: dict[str, list[int]] = {family.name: [] for family in FAMILIES}
+    columns["views of tempo"] = []
+    for group, number, a, b in zip(*groups, ends, strict=True):
+        columns[FAMILIES[number].name] += range(a, b)
+        if "_recency_" in group.subject:
+            columns["views of tempo"] += range(a, b)
+    return columns
+
+
+def learn_gains(sets: Sets) -> np.ndarray:
+    """Return NDCG@10 of each validation query, by trees that learned from four fifths of users."""
+    names = feature_names(sets.names)
+    data = learning._join(sets.learn)
+    is_stop = learning._assign_folds(sets.learn, 0)[data.user] == 0
+    booster = learning._train(data, ~is_stop, is_stop, names)
+    trees = parse_trees(learning._to_text(booster, booster.best_iteration), names)
+    return sets.validation.gains(score_rows(trees, sets.validation.rows))
+
+
+def learn_linear(sets: Sets) -> np.ndarray:
+    """Return NDCG@10 of each validation query, by a linear combination of the same features.
+
+    Softmax regression over a query's candidates. Features are clipped to percentiles 1 to 99 and
+    standardized; ranks, counts and times enter as logarithms, too; missing ones have a flag.
+    """
+    learn = np.concatenate([each.rows for each in sets.learn])
+    sizes = np.concatenate([np.diff(each.row_ptr) for each in sets.learn])
+    starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])[:-1]
+    target = np.concatenate([each.is_target for each in sets.learn]) > 0
+    low, high = np.nanpercentile(learn[:: max(len(learn) // 100_000, 1)], [1, 99], axis=0)
+
+    def encode(rows: np.ndarray) -> np.ndarray:
+        clipped = np.clip(rows, low, high)
+        blocks = [clipped, np.log1p(np.maximum(clipped, 0)), np.isnan(rows)]
+        return np.column_stack([start_scores(rows), *blocks]).astype(np.float32)
+
+    x = encode(learn)
+    mean, spread = np.nanmean(x, axis=0), np.nanstd(x, axis=0)
+    spread[~(spread > 1e-6)] = np.inf
+
+    def standardize(x: np.ndarray) -> np.ndarray:
+        return np.nan_to_num((x - mean) / spread, copy=False)
+
+    x = standardize(x)
+    query, n = np.repeat(np.arange(len(starts)), sizes[sizes > 0]), len(starts)
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = (x @ weights.astype(np.float32)).astype(np.float64)
+        scores -= np.maximum.reduceat(scores, starts)[query]
+        odds = np.exp(scores)
+        totals = np.add.reduceat(odds, starts)
+        error = (odds / totals[query] - target).astype(np.float32)
+        value = (np.log(totals).sum() - scores[target].sum()) / n
+        gradient = (error @ x).astype(np.float64) / n + 2 * _PENALTY * weights
+        return value + _PENALTY * float(weights @ weights), gradient
+
+    begin = np.zeros(x.shape[1])
+    weights = minimize(loss, begin, jac=True, method="L-BFGS-B", options={"maxiter": 80}).x
+    return sets.validation.gains(standardize(encode(sets.validation.rows)) @ weights)
+
+
+def list_variants(rounds: Rounds, sets: Sets) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+    """Yield the name of each variant, and what computes its gains."""
+    yield "everything", lambda: learn_gains(sets)
+    for name, columns in family_columns(sets.names).items():
+        if columns:
+            yield f"without {name}", lambda c=columns: learn_gains(without_columns(sets, c))
+    yield "linear combination", lambda: learn_linear(sets)
+    for size in (50, 100):
+        yield f"{size} candidates", lambda s=size: learn_gains(with_candidates(sets, s))
+    for share in (0.1, 0.5):
+        yield f"{share:.0%} of the users", lambda s=share: learn_gains(with_queries(sets, s))
+    for n in (1, 2, 4):
+        if n < len(rounds.parts):
+            names = ",".join(part.name for part in rounds.parts[:n])
+            yield f"parts {names}", lambda n=n: learn_gains(build_sets(rounds, n))
+
+
+def measure(folder: Path, name: str, file: Path, done: dict[str, Any]) -> None:
+    """Measure the variants of a log that the file does not have, and print all."""
+    rounds = fit_rounds(read_split(folder, name, "loo", "validation"), hide_seen=not LOGS[name][2])
+    sets = build_sets(rounds, len(rounds.parts))
+    for number, part in enumerate(rounds.parts):
+        key = f"{name}|part {part.name}"
+        done.setdefault(key, {"gains": sets.validation.part_gain[:, number].tolist()})
+    n_queries = [len(each) for each in sets.learn]
+    print(f"{name}: {n_queries} queries, {len(sets.validation)} validation users", flush=True)
+    for variant, compute in list_variants(rounds, sets):
+        key = f"{name}|{variant}"
+        if key not in done:
+            begun = time.process_time()
+            done[key] = {"gains": compute().tolist(), "s": time.process_time() - begun}
+            with file.open("a") as out:
+                out.write(json.dumps({key: done[key]}) + "\n")
+        show(done, name, key)
+    for key in [key for key in done if key.startswith(f"{name}|part ")]:
+        show(done, name, key)
+
+
+def show(done: dict[str, Any], name: str, key: str) -> None:
+    """Print a variant: NDCG@10, and the difference from everything with its standard error."""
+    gains, full = (np.array(done[each]["gains"]) for each in (key, f"{name}|everything"))
+    difference = gains - full
+    error = difference.std() / np.sqrt(len(difference))
+    cost = done[key].get("s", 0.0)
+    print(f"{key:40s} {gains.mean():.4f}  {difference.mean():+.4f} ± {error:.4f}  {cost:.0f} s",
+          flush=True)  # fmt: skip
+
+
+def main() -> None:
+    """Measure the variants of some logs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", default=_DEFAULT_LOGS)
+    parser.add_argument("-o", "--out", type=Path, default=Path("ranker_ablations.jsonl"))
+    options = parser.parse_args()
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    done = {key: column for line in lines for key, column in json.loads(line).items()}
+    for name in options.only.split(","):
+        measure(options.data, name, options.out, done)
+
+
+if __name__ == "__main__":
+    main()

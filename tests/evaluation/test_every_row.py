@@ -18,11 +18,13 @@ from logs import DAY, SECOND, START, at, described, histories_of, log_of, logs, 
 from talerec.data import Histories, order_ties
 from talerec.data.split import SplitPlan
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.evaluation import GROUPS
+from talerec.evaluation import GROUPS, MODEL_LISTS
 from talerec.models import MODELS
 from talerec.models.core import rank_targets
 
 CUTOFF = START + 10 * DAY // 24
+COUNTING = ("markov", "rules", "association", "popular", "trending", "personal", "lastbasket")
+LINEAR_AND_COUNTING = (*MODEL_LISTS["linear"], *COUNTING)
 
 
 def slow_cases(rows, cutoff, end=None):
@@ -150,7 +152,9 @@ def test_no_model_reads_rows_after_the_history(name):
     np.testing.assert_array_equal(*ranks)
 
 
-def test_rows_of_the_same_time_and_later_rows_change_no_rank():
+@pytest.mark.parametrize("name", LINEAR_AND_COUNTING)
+def test_rows_of_the_same_time_and_later_rows_change_no_rank(name):
+    """Rows planted at a user's last time, after it, and of a new user change no rank."""
     rows = walk()
     last = {user: max(t for u, _, t in rows if u == user) for user, *_ in rows}
     planted = [(u, 5, t) for u, t in last.items()] + [(u, 6, t + 60) for u, t in last.items()]
@@ -158,10 +162,25 @@ def test_rows_of_the_same_time_and_later_rows_change_no_rank():
     frames = []
     for log in (tiny_log(rows), tiny_log([*rows, *planted])):
         (split,) = tr.every_row_split(log, "1970-01-06")
-        frame = tr.evaluate(tr.TALE(reg=1.0).fit(split.train), split).frame
+        frame = tr.evaluate(maker(name)().fit(split.train), split).frame
         keys = ["user_id", "time", "target_rows", "rank", "rank_hidden", "history_length"]
         frames.append(frame.select(keys))
     assert not frames[0].is_empty()
+    assert frames[0].join(frames[1], on=frames[0].columns, how="anti", nulls_equal=True).is_empty()
+
+
+@pytest.mark.parametrize("name", LINEAR_AND_COUNTING)
+def test_later_baskets_change_no_metric_of_a_basket(name):
+    """Baskets planted after a user's last one, and of a new user, change no earlier one."""
+    rows = walk()
+    last = {user: max(t for u, _, t in rows if u == user) for user, *_ in rows}
+    planted = [(u, item, t + 60) for u, t in last.items() for item in (5, 6)]
+    planted += [(99, 3, 10 * 86_400), (99, 4, 11 * 86_400)]
+    frames = [
+        tr.evaluate_baskets(maker(name)(), log, "every:1970-01-06").frame
+        for log in (tiny_log(rows), tiny_log([*rows, *planted]))
+    ]
+    assert len(frames[1]) > len(frames[0]) > 0
     assert frames[0].join(frames[1], on=frames[0].columns, how="anti", nulls_equal=True).is_empty()
 
 

@@ -161,7 +161,7 @@ def test_a_format_that_does_not_match_names_the_row() -> None:
     said = refusal(["01/02/2020", "13/31/2020"], unit="%m/%d/%Y")
     assert said == "row 2: t '13/31/2020' is not a time in the format '%m/%d/%Y'"
     assert "row 1: t '01/02/2020' is not a time" in refusal(["01/02/2020"], unit="%Q")
-    assert "such as '%m/%d/%Y %H:%M'" in refusal(["01/02/2020"])
+    assert "such as '%m/%d/%Y' or '%d/%m/%Y'" in refusal(["01/02/2020"])
 
 
 @pytest.mark.parametrize("values", [[20200102], [1.5], [datetime(2020, 1, 2)]])

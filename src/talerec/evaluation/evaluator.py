@@ -16,7 +16,6 @@ from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.list_metrics import GINI, build_list_columns, exposure_gini, read_categories
 from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs, item_coverage
-from talerec.evaluation.model_lists import single_model
 from talerec.evaluation.queries import build_case_frame
 from talerec.evaluation.result import Evaluation
 from talerec.models.core import Model, rank_targets
@@ -180,9 +179,13 @@ def evaluate_log(
     >>> [order["ties"] for order in result.orders]
     ['random:0', 'random:1', 'random:2']
     """
+    if isinstance(model, str):
+        from talerec.evaluation.model_lists import single_model  # imports all families of models
+
+        model = single_model(model)
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     splits = LogSplits(as_log(log), plan, on)
-    return evaluate_splits(single_model(model), splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
+    return evaluate_splits(model, splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
 
 
 def evaluate_splits(

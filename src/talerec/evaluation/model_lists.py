@@ -40,13 +40,11 @@ class ListedModel:
     is_named: bool = True
 
 
-def single_model(model: Model | str) -> Model:
-    """Return a model as it is, or the unfitted model of a text such as ``ease(reg=500)``.
+def single_model(model: str) -> Model:
+    """Return the unfitted model of a text such as ``ease(reg=500)``.
 
     TalerecError if the text names no model, several models, or an unknown one.
     """
-    if not isinstance(model, str):
-        return model
     listed = list_models(model)
     if len(listed) > 1:
         message = f"`model` is {model!r}, which is {len(listed)} models; use `evaluate_models`"

@@ -219,9 +219,9 @@ def _user_records(address: str, user: str, artifacts: list[Path] | None) -> Iter
     """
     from talerec.artifact import read_manifest
     from talerec.models import load
-    from talerec.store import MeasurementStore, export_history, export_user
+    from talerec.store import ImpressionStore, export_history, export_user
 
-    with MeasurementStore(address) as store:
+    with ImpressionStore(address) as store:
         yield export_user(store, user)
     for path in artifacts or ():
         yield export_history(load(path).fitted.log, user, read_manifest(path)["version"])

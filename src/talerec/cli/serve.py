@@ -123,6 +123,27 @@ class EventOptions:
         str | None,
         option("--keep-events", "400d", "Remove events from the store after this time.", _EVENTS),
     ] = None
+    impressions: Annotated[
+        float,
+        option(
+            "--impressions", "SHARE", "Share of users whose answers are kept in the store.", _EVENTS
+        ),
+    ] = 0.0
+    attribution: Annotated[
+        str,
+        option(
+            "--attribution", "30m", "An event so long after an answer counts as its click.", _EVENTS
+        ),
+    ] = "30m"
+    explore: Annotated[
+        float,
+        option(
+            "--explore",
+            "SHARE",
+            "Share of places below the first for items with few impressions.",
+            _EVENTS,
+        ),
+    ] = 0.0
     ids: Annotated[
         str | None,
         option(
@@ -235,6 +256,8 @@ def serve(
     settings["store"] = events.store or os.environ.get(STORE_VARIABLE) or None
     settings["ids"], keep = events.ids, events.keep_events
     settings["keep_events"] = None if keep is None else parse_interval(keep, "keep_events")
+    settings["impressions"], settings["explore"] = events.impressions, events.explore
+    settings["attribution"] = parse_interval(events.attribution, "attribution")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     settings["refit_every"] = events.refit_every
     run_service(model, token_file, **settings)

@@ -115,6 +115,7 @@ class App:
         `settings.watch` seconds, until `stop`.
         """
         self.user_state.start()
+        self.api.shown.start()
         self.user_state.follow_items(self._holders)
         self.tokens.start(self.settings.watch, self._stop)
         options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}

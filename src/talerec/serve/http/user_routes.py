@@ -19,6 +19,7 @@ from talerec.serve import (
     store_unavailable,
 )
 from talerec.serve.http.messages import HttpRequest, Response, read_json
+from talerec.serve.http.shown import ShownLists
 from talerec.serve.model import (
     ModelHolder,
     ModelQuery,
@@ -52,15 +53,16 @@ class UserRoutes:
 
     user_state: the users' events and histories, and the event store. shared: metrics of all
     workers. candidate: the holder of the model that answers a share of the users, None without one.
-    run_in_thread: runs a function in a thread, within the service's time limit.
+    run_in_thread: runs a function in a thread, within the service's time limit. shown: the answers
+    that are kept.
     """
 
     def __init__(
         self, settings: Settings, shared: SharedState, user_state: UserState,
-        candidate: ModelHolder | None, run_in_thread: RunInThread,
+        candidate: ModelHolder | None, run_in_thread: RunInThread, shown: ShownLists,
     ) -> None:  # fmt: skip
         self._settings, self._shared, self._user_state = settings, shared, user_state
-        self._candidate, self._run_in_thread = candidate, run_in_thread
+        self._candidate, self._run_in_thread, self._shown = candidate, run_in_thread, shown
         self._store_pool = ThreadPoolExecutor(_THREADS, "query store")
         self.online_metrics = OnlineMetrics(settings)
 
@@ -197,10 +199,12 @@ class UserRoutes:
             events = await self._run_in_thread(validate_events, *arguments)
         else:
             events = validate_events(*arguments)
+        events, n_unknown = self._shown.check_ids(events)
         added = await self._user_state.append(events)
         counts = schemas.EventsAdded(
-            added.accepted, added.duplicates, added.deleted or schemas.ABSENT
-        )
+            added.accepted, added.duplicates, added.deleted or schemas.ABSENT,
+            n_unknown or schemas.ABSENT,
+        )  # fmt: skip
         return Response(encode(counts), status=202)
 
     # -- statistics --
@@ -219,6 +223,7 @@ class UserRoutes:
             {name: self._shared.total(name) for name in (*_EVENT_COUNTERS, *_STORE_COUNTERS)},
             read_learning_state(self._shared.folder), await self.online_summary(),
             None if served is None else schemas.CandidateFacts(served.version, share),
+            self._shown.with_queue(await self.impression_summary()),
         )  # fmt: skip
         return Response(encode(stats))
 
@@ -233,6 +238,17 @@ class UserRoutes:
             return None
         metrics = self.online_metrics
         return await self._query_store(lambda: metrics.latest, metrics.read)
+
+    async def impression_summary(self) -> dict[str, Any] | None:
+        """Return what was shown and clicked; None if no impressions are kept.
+
+        If the store is slow, the figures are those that were counted last.
+        """
+        if not self._settings.impressions:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(
+            self._store_pool, self._shown.counts.read
+        )
 
     def store_metrics(self) -> dict[str, float]:
         """Return Prometheus values of the store's items and of background fits, by metric name.

@@ -74,7 +74,7 @@ class ServedModel:
         self._weights_per_row = weights_per_row(model.fitted.weights)
         # the cached function holds no reference to this object: a replaced model is freed at once
         self._model_with_recency = lru_cache(_MAX_RECENCIES)(model.with_params)
-        self._filters = FilterCache(model, None if self.live is None else self.live.availability)
+        self.filters = FilterCache(model, None if self.live is None else self.live.availability)
 
     def with_changes(self, changes: ItemChanges, trained_seq: int = 0) -> ServedModel:
         """Return this model with changes of the store's items; the model itself stays as it is.
@@ -161,7 +161,7 @@ class ServedModel:
         """
         n_rows = query.n_rows
         work = self._weights_per_row * n_rows + 20 * query.options.k * n_rows
-        return work > _MAX_FAST_WORK or self._filters.is_slow(query.options)
+        return work > _MAX_FAST_WORK or self.filters.is_slow(query.options)
 
     def recommend(self, query: ModelQuery) -> schemas.Recommendations:
         """Return the next items with reasons; trending items if no history item is known.
@@ -230,7 +230,7 @@ class ServedModel:
         own gets trending items.
         """
         options = queries[0].options
-        item_filter = self._filters.build_filter(options)
+        item_filter = self.filters.build_filter(options)
         model = self._choose_model(queries[0])
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
@@ -297,7 +297,7 @@ class ServedModel:
         if item >= len(self.items):
             return schemas.SimilarItems(self.version, item_id, [], title)
         history = Histories.from_ids([[item_id]], self.items, "error")
-        item_filter = self._filters.build_filter(_HIDE_SEEN)
+        item_filter = self.filters.build_filter(_HIDE_SEEN)
         items, scores, counts = rank_top(self.model, history, request.k, item_filter)
         top = items[0, : counts[0]].tolist()
         ranked = self.catalogue.rank_items(top, scores[0].tolist(), count(1), repeat(ABSENT))
@@ -377,7 +377,7 @@ class ServedModel:
         history, ids = read_history(query, self.items, self.model.fitted.unit)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
-        item_filter = self._filters.build_filter(query.options) if query.options.boost else None
+        item_filter = self.filters.build_filter(query.options) if query.options.boost else None
         explained = explain_item(model, history, target, query.options.boost, item_filter)
         rows = [
             schemas.Contribution(

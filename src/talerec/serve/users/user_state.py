@@ -200,10 +200,12 @@ class UserState:
         """Delete a user and return the seq of the deletion, its row number in the event store.
 
         On return the deletion is on disk, and all worker processes have read it, or a second has
-        passed. Nothing is recorded of a user whom neither the store nor a model in use knows.
-        ApiError if the store fails.
+        passed. Nothing is recorded of a user whom neither the store nor a model in use knows,
+        unless impressions are kept, some of which may wait to be written. ApiError if the store
+        fails.
         """
-        request = WriteRequest(deleted_user=user, always_record=self._is_in_a_model(user))
+        is_recorded = self._settings.impressions > 0 or self._is_in_a_model(user)
+        request = WriteRequest(deleted_user=user, always_record=is_recorded)
         seq: int = await self.write(request)
         end = time.monotonic() + _DELETION_WAIT_S
         while not self._shared.is_read_by_all(seq) and time.monotonic() < end:

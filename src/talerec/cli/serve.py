@@ -12,7 +12,7 @@ from talerec.cli.completion import complete_values
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
 from talerec.cli.terminal import print_json, print_line
 from talerec.errors import TalerecError
-from talerec.store import ID_KINDS, STORE_VARIABLE
+from talerec.store import HIDE_DAYS, ID_KINDS, NEGATIVE_EVENTS, STORE_VARIABLE
 
 _ACCESS, _PROCESS, _EVENTS, _LIMITS = "Access", "Running", "Events", "Limits"  # of the help page
 
@@ -123,6 +123,18 @@ class EventOptions:
         str | None,
         option("--keep-events", "400d", "Remove events from the store after this time.", _EVENTS),
     ] = None
+    negative_events: Annotated[
+        str,
+        option(
+            "--negative-events",
+            "NAMES",
+            "Events that hide their item from the user, and are not learned; none for no such events.",
+            _EVENTS,
+        ),
+    ] = ",".join(NEGATIVE_EVENTS)
+    hide_for: Annotated[
+        str, option("--hide-for", "90d", "How long such an event hides its item.", _EVENTS)
+    ] = f"{HIDE_DAYS:g}d"
     ids: Annotated[
         str | None,
         option(
@@ -237,6 +249,9 @@ def serve(
     settings["keep_events"] = None if keep is None else parse_interval(keep, "keep_events")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     settings["refit_every"] = events.refit_every
+    names = [name.strip() for name in events.negative_events.split(",")]
+    settings["negative_events"] = () if names == ["none"] else tuple(names)
+    settings["hide_for"] = parse_interval(events.hide_for, "hide_for")
     run_service(model, token_file, **settings)
 
 

@@ -12,7 +12,7 @@ from talerec.cli.completion import complete_values
 from talerec.cli.options import Artifact, Json, Port, argument, flag, option
 from talerec.cli.terminal import print_json, print_line
 from talerec.errors import TalerecError
-from talerec.store import ID_KINDS, STORE_VARIABLE
+from talerec.store import HIDE_DAYS, ID_KINDS, NEGATIVE_EVENTS, STORE_VARIABLE
 
 _ACCESS, _PROCESS, _EVENTS, _LIMITS = "Access", "Running", "Events", "Limits"  # of the help page
 
@@ -144,6 +144,18 @@ class EventOptions:
             _EVENTS,
         ),
     ] = 0.0
+    negative_events: Annotated[
+        str,
+        option(
+            "--negative-events",
+            "NAMES",
+            "Events that hide their item from the user and are not learned from, or none.",
+            _EVENTS,
+        ),
+    ] = ",".join(NEGATIVE_EVENTS)
+    hide_for: Annotated[
+        str, option("--hide-for", "90d", "How long such an event hides its item.", _EVENTS)
+    ] = f"{HIDE_DAYS:g}d"
     ids: Annotated[
         str | None,
         option(
@@ -260,6 +272,9 @@ def serve(
     settings["attribution"] = parse_interval(events.attribution, "attribution")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     settings["refit_every"] = events.refit_every
+    names = [name.strip() for name in events.negative_events.split(",")]
+    settings["negative_events"] = () if names == ["none"] else tuple(names)
+    settings["hide_for"] = parse_interval(events.hide_for, "hide_for")
     run_service(model, token_file, **settings)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from talerec.data import duration_seconds
 from talerec.errors import TalerecError
 from talerec.serve.tokens import TOKEN_VARIABLE, Tokens, check_token, parse_tokens, read_token_file
-from talerec.store import ID_KINDS
+from talerec.store import HIDE_DAYS, ID_KINDS, MAX_NAME, NEGATIVE_EVENTS, NegativeFeedback
 
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
 _MAX_EXPLORE = 0.5  # at most every other place
@@ -71,6 +71,8 @@ class Settings:
     impressions: float = 0.0  # share of users whose answers are kept in the store
     attribution: float = 1800.0  # seconds after an answer in which an event counts as its click
     explore: float = 0.0  # share of places below the first for items with few impressions
+    negative_events: tuple[str, ...] = NEGATIVE_EVENTS  # names of events that hide their item
+    hide_for: float = HIDE_DAYS * 86_400  # seconds for which such an event hides its item
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     refit_every: int | None = None  # rounds of learning, the last one a refit; None: the model's
     max_events: int = 10_000  # events in one request
@@ -100,6 +102,11 @@ class Settings:
         if self.keep_events is not None and self.store is None:
             message = "`keep_events` removes events from a store: give `store` too"
             raise TalerecError(message, "keep_events", "store")
+        for name in self.negative_events:
+            if not name.strip() or len(name) > MAX_NAME:
+                self._refuse("negative_events", f"names of events have 1 to {MAX_NAME} characters")
+        if not self.hide_for > 0:
+            self._refuse("hide_for", "it must be above 0")
         self._check_origins()
         self._check_choices()
         self._check_shares()
@@ -108,6 +115,11 @@ class Settings:
     def needs_token(self) -> bool:
         """Return whether requests need a token."""
         return not (self.token is None and self.read_token is None and self.token_file is None)
+
+    @property
+    def feedback(self) -> NegativeFeedback:
+        """Return which events are negative feedback, and for how long they hide their items."""
+        return NegativeFeedback(frozenset(self.negative_events), self.hide_for)
 
     def load_tokens(self) -> Tokens | None:
         """Return the tokens that the service accepts; None if requests need none.

@@ -10,6 +10,10 @@ from talerec.store.events import RefusedError as RefusedError
 from talerec.store.events import StoreDamagedError as StoreDamagedError
 from talerec.store.events import StoredRow as StoredRow
 from talerec.store.events import StoreError as StoreError
+from talerec.store.feedback import HIDE_DAYS as HIDE_DAYS
+from talerec.store.feedback import NEGATIVE_EVENTS as NEGATIVE_EVENTS
+from talerec.store.feedback import NO_FEEDBACK as NO_FEEDBACK
+from talerec.store.feedback import NegativeFeedback as NegativeFeedback
 from talerec.store.ids import MAX_ID as MAX_ID
 from talerec.store.ids import IdKinds as IdKinds
 from talerec.store.ids import validate_id as validate_id

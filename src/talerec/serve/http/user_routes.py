@@ -32,7 +32,7 @@ from talerec.serve.model import (
 )
 from talerec.serve.online import OnlineMetrics
 from talerec.serve.users import UserState, validate_events, validate_user_id
-from talerec.store import IdKinds
+from talerec.store import IdKinds, StoredRow, now_us
 
 T = TypeVar("T")
 RunInThread = Callable[..., Awaitable[Any]]
@@ -82,10 +82,12 @@ class UserRoutes:
         if request.user_id is None:
             return build_query(request)
         self.check_privacy()
-        rows = await self._user_rows(model, validate_user_id(request.user_id))
+        rows, now = await self._user_rows(model, validate_user_id(request.user_id)), now_us()
         if request.as_of is not None:
-            rows = rows.before(parse_time(request.as_of, model.model.fitted.unit))
-        return build_query(request, rows)
+            now = parse_time(request.as_of, model.model.fitted.unit)
+            rows = rows.before(now)
+        hidden = rows.hidden_items(self._user_state.histories.feedback, now)
+        return build_query(request, rows, hidden)
 
     async def _user_rows(self, model: ServedModel, user: str) -> UserRows:
         """Return the history of a user: rows of the training log and the events since.
@@ -149,7 +151,7 @@ class UserRoutes:
         self.check_privacy()
         model, user = http.model, validate_user_id(http.path_id)
         rows = await self._user_rows(model, user)
-        if not len(rows):
+        if not len(rows) and not rows.hidden:
             raise ApiError(404, "unknown_user", f"user {user!r} is unknown")
         history = _format_history(model, rows)
         return Response(
@@ -300,12 +302,26 @@ def _format_history(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow
     """Return a user's rows with external item ids and ISO times, as the API shows them.
 
     Rows that come from the store (`rows.events`, by row number) also show the event's name and
-    `event_id`, if set; the other rows come from the training log.
+    `event_id`, if set; the other rows come from the training log. Negative feedback is shown among
+    them, by its time.
     """
-    formatted, names = [], rows.names(model.catalogue.ids)
-    for row, (name, time) in enumerate(zip(names, rows.time.tolist(), strict=True)):
-        stored = rows.events.get(row)
-        values = (None, None) if stored is None else (stored.event, stored.event_id)
-        event, event_id = (schemas.ABSENT if value is None else value for value in values)
-        formatted.append(schemas.TimedRow(name, format_time(time), event, event_id))
-    return formatted
+    names, times = rows.names(model.catalogue.ids), rows.time.tolist()
+    shown = [
+        (time, _format_row(name, time, rows.events.get(row)))
+        for row, (name, time) in enumerate(zip(names, times, strict=True))
+    ]
+    for item, event in rows.hidden:
+        name = str(event.item) if item < 0 else model.catalogue.ids[item]
+        shown.append((event.time, _format_row(name, event.time, event)))
+    shown.sort(key=lambda pair: pair[0])
+    return [row for _, row in shown]
+
+
+def _format_row(name: schemas.Id, time: int, stored: StoredRow | None) -> schemas.TimedRow:
+    """Return an item id and a time (microseconds) as a row; `stored` is its event, if it has one.
+
+    None: the row is one of the training log.
+    """
+    values = (None, None) if stored is None else (stored.event, stored.event_id)
+    event, event_id = (schemas.ABSENT if value is None else value for value in values)
+    return schemas.TimedRow(name, format_time(time), event, event_id)

@@ -17,6 +17,7 @@ from talerec.artifact import read_artifact
 from talerec.data import Histories, ItemField
 from talerec.models import restore_bundle
 from talerec.models.core import (
+    NO_FILTER,
     ItemFilter,
     Model,
     RecommendOptions,
@@ -33,6 +34,7 @@ from talerec.serve.model.queries import (
     FilterCache,
     ModelQuery,
     UserRows,
+    hide_items,
     join_users,
     read_history,
     weights_per_row,
@@ -231,6 +233,7 @@ class ServedModel:
         """
         options = queries[0].options
         item_filter = self.filters.build_filter(options)
+        item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
         model = self._choose_model(queries[0])
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
@@ -252,14 +255,18 @@ class ServedModel:
             begin += n_items
         return answers
 
-    def top_items(self, rows: UserRows, now: int, k: int) -> list[int] | None:
+    def top_items(
+        self, rows: UserRows, now: int, k: int, hidden: frozenset[int] = frozenset()
+    ) -> list[int] | None:
         """Return the positions of the top k items for a user with these rows at the time `now`.
 
-        `now` is in microseconds since 1970. None without a usable history: the service then lists
+        `now` is in microseconds since 1970, `hidden` has positions of items that are left out. None
+        without a usable history: the service then lists
         the most popular items. An item's position is its number in the vocabulary.
         """
         histories = join_users([rows]).as_of(now)
-        items, _, counts = rank_top(self.model, histories, min(k, len(self.items)))
+        item_filter = hide_items(NO_FILTER, hidden, len(self.items))
+        items, _, counts = rank_top(self.model, histories, min(k, len(self.items)), item_filter)
         if not self._uses_model_list(histories, 0, int(counts[0]), not len(rows)):
             return None
         top: list[int] = items[0, : counts[0]].tolist()

@@ -34,6 +34,7 @@ from talerec.store import (
     EventWriter,
     IdKinds,
     ItemTail,
+    NegativeFeedback,
     QueueFullError,
     StoreDamagedError,
     StoreError,
@@ -87,7 +88,7 @@ class UserState:
         def keys() -> set[str]:
             return {model.vocabulary_key for model in models()}
 
-        self.histories = UserHistories(self.tail, settings.max_history, keys)
+        self.histories = UserHistories(self.tail, settings.max_history, keys, settings.feedback)
         self._writer: EventWriter | None = None
         self._stop = threading.Event()
         self._poll_thread: threading.Thread | None = None
@@ -101,7 +102,7 @@ class UserState:
         without an event store (`tail`, its cache, is None).
         """
         if self.tail is not None:
-            follow_events(self.tail, model)
+            follow_events(self.tail, model, self._settings.feedback)
 
     def _on_poll(self, tail: EventTail) -> None:
         """Save new deletions of users, read changed items, and publish how far this worker is.
@@ -311,13 +312,14 @@ def read_known_store(folder: Path) -> str:
     return ""
 
 
-def follow_events(tail: EventTail, model: ServedModel) -> None:
+def follow_events(tail: EventTail, model: ServedModel, feedback: NegativeFeedback) -> None:
     """Count the store's events after a model's training for its popular items, now and later.
 
     `tail` is this worker process's cache of the store: it passes every new row to
-    `model.popular.events`, the counts per item. If the store does not answer, only events from now
-    on are counted, and a warning is logged.
+    `model.popular.events`, the counts per item, which leave out `feedback`. If the store does not
+    answer, only events from now on are counted, and a warning is logged.
     """
+    model.popular.events.feedback = feedback
     add = model.popular.events.add
     try:
         tail.replay(add, trained_seq(model, tail))

@@ -97,17 +97,24 @@ def build_sets(rounds: Rounds, n_parts: int) -> Sets:
 
 
 def without_columns(sets: Sets, columns: list[int]) -> Sets:
-    """Return the examples with NaN in some columns."""
+    """Return the examples with NaN in some columns, each query's candidates in random order.
+
+    Without ranks of parts, all candidates begin with equal scores, and LightGBM measures equal
+    scores in the order of the rows, which is the parts'.
+    """
+    rng = np.random.default_rng(0)
 
     def blank(examples: Examples) -> Examples:
-        rows = examples.rows.copy()
+        query = np.repeat(np.arange(len(examples)), np.diff(examples.row_ptr))
+        order = np.lexsort([rng.random(len(query)), query])
+        rows = examples.rows[order]
         rows[:, columns] = np.nan
-        parts = (
+        same = (
             examples.user,
             examples.part_gain,
             examples.row_ptr,
         )  # len() is of queries: no _replace
-        return Examples(*parts, rows, examples.is_target)
+        return Examples(*same, rows, examples.is_target[order])
 
     return sets._replace(learn=[*map(blank, sets.learn)], validation=blank(sets.validation))
 

@@ -106,7 +106,21 @@ class Vocabulary:
     @cached_property
     def _position_by_id(self) -> dict[Any, int]:
         """The position of each id, its number in this vocabulary from 0, as a dict."""
-        return {name: position for position, name in enumerate(self.ids.to_list())}
+        return {name: position for position, name in enumerate(self._id_list)}
+
+    @cached_property
+    def _id_list(self) -> list[Any]:
+        """All ids as a list, in position order."""
+        ids: list[Any] = self.ids.to_list()
+        return ids
+
+    def take_ids(self, positions: Array) -> list[Any]:
+        """Return the ids at these positions (integers from 0) as plain values."""
+        if self._has_dictionary:
+            ids = self._id_list
+            return [ids[position] for position in positions.tolist()]
+        names: list[Any] = self.ids.gather(positions).to_list()
+        return names
 
     def _require_known(self, positions: Array, ids: list[Any], kind: str, unknown: str) -> Array:
         """Return `positions`; UnknownIdError for the first -1 if `unknown` is "error".

@@ -120,6 +120,30 @@ class Recommender(Scorer):
         lists = rank_top(self, rows, k, options.build_filter(self))
         return lists_frame(lists, self.item_ids, pl.Series(columns.HISTORY, np.arange(len(rows))))
 
+    def top_items(
+        self, history: Sequence[Any], k: int = 10, *,
+        hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
+        unknown: str = "error", as_of: TimeLike | None = None,
+    ) -> list[tuple[Any, float]]:  # fmt: skip
+        """Return the next items after one history as plain pairs (item id, score), best first.
+
+        history: item ids, oldest first, or pairs (item id, time). The list is that of
+        `recommend_histories`, which takes longer because it builds a frame, and has more options.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> model = tr.Markov().fit(tr.synthetic_log(users=50, items=20))
+        >>> len(model.top_items([3, 5], k=2))
+        2
+        """
+        options = RecommendOptions(k, hide_seen, allow, deny, as_of=as_of, unknown=unknown)
+        rows = self._encode_histories([history], options)
+        lists = rank_top(self, rows, k, options.build_filter(self))
+        count = int(lists.counts[0])
+        names = self.fitted.items.take_ids(lists.items[0, :count])
+        return list(zip(names, lists.scores[0, :count].tolist(), strict=True))
+
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
         """Recommend items after one item alone, without the item: columns item_id, score, rank.
 

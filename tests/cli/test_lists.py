@@ -13,7 +13,7 @@ import pytest
 
 import talerec as tr
 from command import refusal, talerec, works
-from talerec.models.core import recommender
+from talerec.models.core import user_lists
 
 
 def read(path: Path) -> pl.DataFrame:
@@ -28,7 +28,7 @@ def read(path: Path) -> pl.DataFrame:
 def test_lists_of_all_users_are_those_of_the_library(
     ending: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recommender, "_BLOCK", 7)  # several blocks
+    monkeypatch.setattr(user_lists, "_BLOCK", 7)  # several blocks
     out = tmp_path / f"lists{ending}"
     text = works("recommend", model, "--users", "all", "-k", 3, "-o", out)
     fitted = tr.load(model)
@@ -89,7 +89,7 @@ def test_many_lists_are_printed_one_by_one(
     )
     whole = talerec(*request).json
     monkeypatch.setattr(recommend, "MANY_USERS", 5)
-    monkeypatch.setattr(recommender, "_BLOCK", 3)
+    monkeypatch.setattr(user_lists, "_BLOCK", 3)
     streamed = talerec(*request)
     assert streamed.json == whole
     assert len(streamed.out.splitlines()) == 22

@@ -17,6 +17,7 @@ from talerec.cli.options import (
     LOG,
     MODEL,
     Across,
+    AsOf,
     Basket,
     HideSeen,
     ModelNames,
@@ -362,15 +363,7 @@ class ItemRules:
             complete=complete_values("error", "skip"),
         ),
     ] = "error"
-    as_of: Annotated[
-        str | None,
-        option(
-            "--as-of",
-            "TIME",
-            "Request time, before which rows are history: 2019-10-01, a datetime or a number in"
-            " the log's unit (default: the end of the log).",
-        ),
-    ] = None
+    as_of: AsOf = None
 
     def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
         """Return these options as the library takes them, for lists of `k` items.

@@ -8,13 +8,24 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from talerec.cli import catalogue, evaluate, fit, logs, recommend, serve, warm
+from talerec.cli import audience, catalogue, evaluate, fit, logs, recommend, serve, warm
 from talerec.cli.app import app, format_examples, sort_commands
 from talerec.cli.options import flag_of
 from talerec.errors import TalerecError, spell_parameters
 from talerec.runtime import reduce_garbage_collection
 
-__all__ = ["app", "catalogue", "evaluate", "fit", "logs", "main", "recommend", "serve", "warm"]
+__all__ = [
+    "app",
+    "audience",
+    "catalogue",
+    "evaluate",
+    "fit",
+    "logs",
+    "main",
+    "recommend",
+    "serve",
+    "warm",
+]
 
 sort_commands()
 

@@ -177,6 +177,15 @@ Artifact = Annotated[Path, argument("MODEL", "A saved model, NAME.tale.")]
 HideSeen = Annotated[bool, flag("--hide-seen", "Leave out the items of the history.")]
 Json = Annotated[bool, flag("--json", "Print one JSON value and nothing else.")]
 K = Annotated[int, option("--k", "K", "Number of items.", alias="-k")]
+AsOf = Annotated[
+    str | None,
+    option(
+        "--as-of",
+        "TIME",
+        "Request time, before which rows are history: 2019-10-01, a datetime or a number in"
+        " the log's unit (default: the end of the log).",
+    ),
+]
 _MODEL = option(
     "--model",
     "NAME",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -321,11 +322,7 @@ class Health(Struct):
 
 
 encode = msgspec.json.Encoder().encode
-_DECODERS: dict[Any, Any] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (RecommendRequest, BatchRequest, SimilarRequest, ExplainRequest, EventsRequest)
-}
-_DECODERS[ItemFields] = msgspec.json.Decoder(ItemFields)
+_find_decoder: Any = cache(msgspec.json.Decoder)  # by the class of a request
 
 
 def decode(body: bytes | bytearray, kind: type[T]) -> T:
@@ -353,7 +350,7 @@ def _decode_or_raise(body: bytes | bytearray, kind: type[T]) -> T:
     reports a float, the body is decoded once more with such numbers converted.
     """
     try:
-        decoded: T = _DECODERS[kind].decode(body)
+        decoded: T = _find_decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         if not parse_validation_error(error).has_float:
             raise

@@ -1,3 +1,7 @@
+from talerec.models.core.audience import Audience as Audience
+from talerec.models.core.audience import audience_frame as audience_frame
+from talerec.models.core.audience import check_size as check_size
+from talerec.models.core.audience import rank_audience as rank_audience
 from talerec.models.core.base import Model as Model
 from talerec.models.core.base import last_rows as last_rows
 from talerec.models.core.base import restore_model as restore_model
@@ -38,6 +42,7 @@ from talerec.models.core.inference import filter_ranking as filter_ranking
 from talerec.models.core.inference import rank_targets as rank_targets
 from talerec.models.core.inference import rank_top as rank_top
 from talerec.models.core.inference import rank_with_reasons as rank_with_reasons
+from talerec.models.core.inference import user_histories as user_histories
 from talerec.models.core.params import AUTO as AUTO
 from talerec.models.core.params import LEARN as LEARN
 from talerec.models.core.params import SCORE as SCORE
@@ -63,13 +68,12 @@ from talerec.models.core.persistence import Fitted as Fitted
 from talerec.models.core.persistence import UpdateState as UpdateState
 from talerec.models.core.persistence import extend_trends as extend_trends
 from talerec.models.core.persistence import training_facts as training_facts
-from talerec.models.core.recommender import WrittenLists as WrittenLists
-from talerec.models.core.recommender import encode_log as encode_log
-from talerec.models.core.recommender import iterate_lists as iterate_lists
-from talerec.models.core.recommender import user_histories as user_histories
-from talerec.models.core.recommender import weight_factor as weight_factor
-from talerec.models.core.recommender import write_lists as write_lists
 from talerec.models.core.scorer import TopItems as TopItems
 from talerec.models.core.scorer import join_reasons as join_reasons
 from talerec.models.core.shared_fits import SharedFits as SharedFits
 from talerec.models.core.shared_fits import SharedUse as SharedUse
+from talerec.models.core.user_lists import WrittenLists as WrittenLists
+from talerec.models.core.user_lists import encode_log as encode_log
+from talerec.models.core.user_lists import iterate_lists as iterate_lists
+from talerec.models.core.user_lists import weight_factor as weight_factor
+from talerec.models.core.user_lists import write_lists as write_lists

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories
+from talerec.data import Histories, Log
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, boosts_of_item, check_boosts
 from talerec.models.core.filters import ColumnLimit, ItemFilter, item_table
@@ -23,7 +23,7 @@ from talerec.runtime import Array, kernel, sized_chunks
 _SMALL = 64  # histories that are ranked together, however long they are
 _GROWTH = 4  # times longer: the next attempt at lists of which limits or boosts use up too much
 _MAX_ENTRIES = 2**22  # entries of such longer lists in memory at a time
-_RANGE_DEPTH = 100  # a list's score range: its first score less the score at this rank
+RANGE_DEPTH = 100  # a list's score range: its first score less the score at this rank
 
 NO_FILTER = ItemFilter()
 
@@ -109,11 +109,22 @@ def explain_boosts(
     check_boosts(table, boost)
     if not rank_targets(model, history, np.array([target])).ranks[0, 0]:
         return []
-    size = min(_RANGE_DEPTH, len(model.fitted.items))
+    size = min(RANGE_DEPTH, len(model.fitted.items))
     lists = _rank_allowed(model, history, size, item_filter.hide_seen, item_filter.allowed)
-    score_range = float(_score_ranges(lists)[0])
+    score_range = float(find_score_ranges(lists)[0])
     boosts = boosts_of_item(table, boost, target)
     return [(column, value, fraction * score_range) for column, value, fraction in boosts]
+
+
+def user_histories(log: Log, users: Array, request_time: int | None) -> Histories:
+    """Return the histories of a log's users (positions) as they were at a request time.
+
+    request_time: microseconds since 1970; rows that are not before it are left out. None: the
+    histories have all rows, and no request time. A log without times keeps all rows.
+    """
+    histories = Histories.of_users(log, users)
+    is_timed = log.unit != "none"
+    return histories.before(request_time) if is_timed else histories.as_of(request_time)
 
 
 def _rank_allowed(
@@ -175,7 +186,7 @@ def _rank_limited(
     n_items, n_histories = len(model.fitted.items), len(histories)
     score_ranges, lists = np.zeros(n_histories), TopItems.empty(n_histories, k)
     unfinished, attempt = np.arange(n_histories), 0
-    size = max(_GROWTH * k, 0 if item_filter.boosts is None else _RANGE_DEPTH)
+    size = max(_GROWTH * k, 0 if item_filter.boosts is None else RANGE_DEPTH)
     while unfinished.size:
         size, short = min(size, n_items), []
         for a, b in sized_chunks(unfinished.size, max(1, _MAX_ENTRIES // size)):
@@ -212,7 +223,7 @@ def _rank_prefix(
             has_more = (lists.counts == size) & (size < n_items)
             return _Prefix(lists, has_more, np.zeros(len(histories)))
         largest = max(fraction for _, fraction in boosts.groups)
-        return _merge_boosted([(lists, largest)], boosts, _score_ranges(lists), n_items)
+        return _merge_boosted([(lists, largest)], boosts, find_score_ranges(lists), n_items)
     groups = []
     for flags, fraction in boosts.groups:
         group = flags if allowed is None else flags & allowed
@@ -220,14 +231,14 @@ def _rank_prefix(
     return _merge_boosted(groups, boosts, score_ranges, n_items)
 
 
-def _score_ranges(lists: TopItems) -> Array:
+def find_score_ranges(lists: TopItems) -> Array:
     """Return each list's score range: its first score less its hundredth (or last).
 
     lists: scores, best first, and the length of each list. 0 for a list of fewer than two items, or
     if a score is not finite.
     """
     rows = np.arange(len(lists.scores))
-    last = lists.scores[rows, np.clip(lists.counts, 1, _RANGE_DEPTH) - 1]
+    last = lists.scores[rows, np.clip(lists.counts, 1, RANGE_DEPTH) - 1]
     score_range = np.where(lists.counts > 1, lists.scores[:, 0] - last, 0.0)
     score_range[~np.isfinite(score_range)] = 0.0
     return score_range
@@ -274,7 +285,7 @@ def filter_ranking(
     added = np.zeros(len(items))
     n_left = np.array([len(items)])
     if item_filter.boosts is not None and len(items):
-        score_range = _score_ranges(TopItems(items[None], scores[None], n_left))[0]
+        score_range = find_score_ranges(TopItems(items[None], scores[None], n_left))[0]
         added = item_filter.boosts.fractions[items] * score_range
         order = np.argsort(-(scores + added), kind="stable")
         items, scores, added = items[order], (scores + added)[order], added[order]

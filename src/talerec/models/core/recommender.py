@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,15 +12,15 @@ import polars as pl
 from talerec import columns
 from talerec.data import Histories, Log, TimeLike
 from talerec.errors import TalerecError
+from talerec.models.core.audience import audience_frame, rank_audience
 from talerec.models.core.boosts import BoostSpec
-from talerec.models.core.filters import HasFit, Ids, ItemFilter, RecommendOptions
-from talerec.models.core.inference import check_k, explain_boosts, rank_top
+from talerec.models.core.filters import Ids, ItemFilter, RecommendOptions
+from talerec.models.core.inference import explain_boosts, rank_top, user_histories
 from talerec.models.core.result_frames import append_boosts, families_frame, lists_frame, names_at
 from talerec.models.core.scorer import Scorer
-from talerec.runtime import Array, append_tables, listening, silent, sized_chunks, stage
+from talerec.runtime import Array
 
 _EXPLAINED_BY = ("rows", "families")
-_BLOCK = 8192  # users at a time: memory does not grow with the number of users
 
 
 class Recommender(Scorer):
@@ -152,6 +151,41 @@ class Recommender(Scorer):
         history = Histories.from_ids([[item]], self.fitted.items, "error")
         lists = rank_top(self, history, k, ItemFilter(hide_seen=True))
         return lists_frame(lists, self.item_ids, pl.Series("item", [0])).drop("item")
+
+    def audience(
+        self, item: Any, k: int = 100, *, hide_seen: bool = False, as_of: TimeLike | None = None
+    ) -> pl.DataFrame:
+        """Return the users of the training log who are most likely to take an item next.
+
+        Parameters
+        ----------
+        item : id
+            An item of the model; an unknown one is a TalerecError.
+        k : int
+            Number of users; fewer if not as many have a score for the item.
+        hide_seen, as_of
+            Leave out users who have the item; the request time, as for `recommend`.
+
+        Returns
+        -------
+        polars.DataFrame
+            Columns user_id, list_rank (the item's rank in the user's list), lead (its score less
+            that of the best other item, as a share of the list's score range; null beyond the first
+            hundred of a list) and rank. Sorted by list_rank, then by lead: scores of different
+            users cannot be compared.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> model = tr.Markov().fit(tr.synthetic_log(users=50, items=20))
+        >>> model.audience(model.item_ids[0], k=3).columns
+        ['user_id', 'list_rank', 'lead', 'rank']
+        """
+        log = self._training_log("recommend_histories")
+        position = int(self.fitted.items.positions([item], "item", "error")[0])
+        options = RecommendOptions(k, hide_seen, as_of=as_of)
+        users = np.arange(len(log.users))
+        return audience_frame(log, rank_audience(self, log, users, position, options))
 
     def explain(
         self, history: Sequence[Any], item: Any, *,
@@ -296,100 +330,3 @@ class Recommender(Scorer):
         items, unit = self.fitted.items, self.fitted.unit
         rows = Histories.from_ids(histories, items, options.unknown, unit)
         return rows.before(options.request_time(unit))
-
-
-def user_histories(log: Log, users: Array, request_time: int | None) -> Histories:
-    """Return the histories of a log's users (positions) as they were at a request time.
-
-    request_time: microseconds since 1970; rows that are not before it are left out. None: the
-    histories have all rows, and no request time. A log without times keeps all rows.
-    """
-    histories = Histories.of_users(log, users)
-    is_timed = log.unit != "none"
-    return histories.before(request_time) if is_timed else histories.as_of(request_time)
-
-
-# -- lists for many users --------------------------------------------------------------------------
-
-
-class WrittenLists(NamedTuple):
-    """Counts of a file of recommendation lists.
-
-    rows: rows of the file, one per listed item. users: users with at least one item. without: users
-    without any.
-    """
-
-    rows: int
-    users: int
-    without: int
-
-
-def iterate_lists(
-    model: Scorer, log: Log, users: Array, options: RecommendOptions
-) -> Iterator[pl.DataFrame]:
-    """Return the lists of users of a log in blocks: frames of user_id, item_id, score, rank.
-
-    model: fitted. users: positions in the log. `options` (list length, filters, request time) are
-    checked at once, before the first block is asked for. Rows that are not before the request time,
-    if there is one, are left out of the histories.
-    """
-    check_k(model, options.k)
-    request_time = options.request_time(model.fitted.unit)
-    item_filter = options.build_filter(model)
-
-    def blocks() -> Iterator[pl.DataFrame]:
-        """Yield the lists of 8192 users at a time, as a frame."""
-        tick = stage("lists", float(len(users)))
-        for a, b in sized_chunks(len(users), _BLOCK):
-            histories = user_histories(log, users[a:b], request_time)
-            with listening(silent):  # one progress bar for all blocks
-                lists = rank_top(model, histories, options.k, item_filter)
-            names = log.users.ids.gather(users[a:b]).alias(columns.USER)
-            yield lists_frame(lists, model.fitted.items.ids, names)
-            tick(b - a)
-
-    return blocks()
-
-
-def write_lists(path: Path, lists: Iterator[pl.DataFrame], n_users: int) -> WrittenLists:
-    """Write lists of users to a file, which appears only once complete; return its counts.
-
-    `lists` yields frames as `iterate_lists` does, a row per listed item. `n_users`: users in all,
-    to count those without items. The file's ending says its format.
-    """
-    rows = users = 0
-    with append_tables(path) as append:
-        for frame in lists:
-            append(frame)
-            rows += len(frame)
-            users += frame[columns.USER].n_unique()
-    return WrittenLists(rows, users, n_users - users)
-
-
-def encode_log(model: HasFit, log: Log) -> Log:
-    """Return a log in a fitted model's item positions, with row weights in the model's unit.
-
-    Items that the model does not know get position -1. Row weights are stored divided by a unit; a
-    log without weights, for a model with weights, is a TalerecError.
-    """
-    fitted = model.fitted
-    positions = fitted.items.codes(fitted.items.cast_ids(log.items.ids)).astype(np.int32)
-    factor = weight_factor(fitted.training, log.weight_unit)
-    weight = log.weight
-    if factor is not None and (factor != 1 or weight is not None):
-        weight = factor * (np.ones(log.rows) if weight is None else weight)
-    return replace(log, item=positions[log.item], items=fitted.items, info=None, weight=weight)
-
-
-def weight_factor(training: Mapping[str, Any], unit: float | None) -> float | None:
-    """Return the factor from a log's row weights to a model's; None if neither has weights.
-
-    Row weights are stored divided by a unit: `unit` for the log, training["weight_unit"] for the
-    model. Raises TalerecError if only one of the two has weights.
-    """
-    model_unit = training.get("weight_unit")
-    if model_unit is None and unit is not None:
-        raise TalerecError("the model was fitted without weights of rows: leave them out")
-    if model_unit is not None and unit is None:
-        raise TalerecError("the model was fitted to weighted rows: give the weights of rows too")
-    return None if model_unit is None or unit is None else unit / model_unit

@@ -13,6 +13,7 @@ import msgspec
 
 from talerec import __version__
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
+from talerec.serve.http.audience_routes import AudienceRequest, ItemAudience
 from talerec.serve.http.item_schemas import (
     CatalogueItem,
     ItemDeleted,
@@ -81,7 +82,7 @@ _CLASSES = (
     schemas.ExplainRequest, schemas.Explanation, schemas.ItemList, schemas.UserList,
     schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health,
     schemas.EventsRequest, schemas.EventsAdded, schemas.UserDeleted, schemas.Stats, ErrorBody,
-    CatalogueItem, ItemsStored, ItemDeleted,
+    CatalogueItem, ItemsStored, ItemDeleted, AudienceRequest, ItemAudience,
 )  # fmt: skip
 
 
@@ -131,6 +132,8 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
         for rule in (recommend["per"], recommend["boost"], explain["boost"]):
             _write_columns(rule, model.rule_columns)
     batch["requests"]["maxItems"] = settings.max_batch
+    audience = components["AudienceRequest"]["properties"]
+    audience |= {"k": {**audience["k"], "maximum": settings.max_k}, "as_of": _AS_OF}
     _write_event_limits(components, settings, model)
     for name in ("RecommendRequest", "ExplainRequest"):
         components[name] = _with_history_or_user(components[name])
@@ -239,6 +242,9 @@ _OPERATIONS = (
     _Operation("post", "/v1/explain", "explain",
                "What each history row contributes to an item's score",
                "Explanation", (403, 404), "model", "ExplainRequest"),
+    _Operation("post", "/v1/audience", "findAudience",
+               "The users of the log who are most likely to take an item next",
+               "ItemAudience", (403, 404), "model", "AudienceRequest"),
     _Operation("get", "/v1/items", "searchItems", "Search items by title", "ItemList",
                (400, 422, 503), "model", None, _ITEM_SEARCH),
     _Operation("get", "/v1/items/{item_id}", "getItem", "All that is known of an item",
@@ -313,6 +319,7 @@ def _build_examples(settings: Settings, model: ServedModel | None) -> Json:
         "BatchRequest": {"requests": [recommend]},
         "SimilarRequest": {"item_id": item_id, "k": 1},
         "ExplainRequest": {"history": history, "item_id": item_id},
+        "AudienceRequest": {"item_id": item_id, "k": 1},
         "EventsRequest": {"events": [event]},
         "ItemFields": {"title": "Red tent", "available": True},
         "ItemLines": f'{{"item_id": {json.dumps(event["item_id"])}, "title": "Red tent"}}\n',

@@ -14,6 +14,7 @@ from talerec.serve import ApiError, RestartCounters, Settings, SharedState, busy
 from talerec.serve import page as static
 from talerec.serve.http import messages
 from talerec.serve.http.access import Access
+from talerec.serve.http.audience_routes import AudienceRoutes
 from talerec.serve.http.item_routes import ItemRoutes
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
 from talerec.serve.http.openapi import build_document
@@ -32,7 +33,8 @@ ITEM = "/v1/items/{item_id}"
 #: Every path that is counted by its own name in the metrics; all other paths are `OTHER`.
 OTHER = "other"
 COUNTED_PATHS = (
-    *("/v1/recommend", "/v1/recommend:batch", "/v1/similar", "/v1/explain", "/v1/items"),
+    *("/v1/recommend", "/v1/recommend:batch", "/v1/similar", "/v1/explain", "/v1/audience"),
+    "/v1/items",
     ITEM,
     *("/v1/users", USER, "/v1/events", "/v1/stats", "/v1/model", "/v1/reload"),
     *("/health/live", "/health/ready", "/metrics", "/openapi.json", *static.FILES, OTHER),
@@ -84,6 +86,7 @@ class Api:
         self.unread_bytes = 0  # of large responses that their clients have not read yet
         self.users = UserRoutes(settings, shared, user_state, candidate, self.run_in_thread)
         self.items = ItemRoutes(settings, shared, user_state, self.run_in_thread)
+        self.audiences = AudienceRoutes(settings, self.users, self.run_in_thread)
         self.routes = self._build_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
@@ -101,6 +104,7 @@ class Api:
             "/v1/recommend:batch": Route("POST", self._recommend_batch),
             "/v1/similar": Route("POST", self._similar),
             "/v1/explain": Route("POST", self._explain),
+            "/v1/audience": Route("POST", self.audiences.find_audience),
             "/v1/items": Route("GET", self._search_items, writers={"POST": self.items.put_items}),
             ITEM: Route(
                 "GET",

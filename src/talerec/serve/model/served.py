@@ -292,7 +292,7 @@ class ServedModel:
         ApiError 404 if the item is unknown. Of an item of the store that a model of ids does not
         know, there are none.
         """
-        item = self._find_item(request.item_id)
+        item = self.find_item(request.item_id)
         item_id, title = self.catalogue.ids[item], self.catalogue.title(item)
         if item >= len(self.items):
             return schemas.SimilarItems(self.version, item_id, [], title)
@@ -320,7 +320,7 @@ class ServedModel:
 
         ApiError 404 if neither the model nor the store knows it.
         """
-        item = self._find_item(item_id)
+        item = self.find_item(item_id)
         return self.catalogue.ids[item], *self._all_items.describe_item(item, now_us())
 
     def _list_items(self, items: list[int]) -> schemas.ItemList:
@@ -347,7 +347,7 @@ class ServedModel:
             ids = ids.filter(~texts.is_in(list(deleted)))
         return schemas.UserList(self.version, ids.head(limit).to_list())
 
-    def _find_item(self, item_id: schemas.Id) -> int:
+    def find_item(self, item_id: schemas.Id) -> int:
         """Return the position of an external item id; ApiError 404 if it is unknown or deleted."""
         item = self.catalogue.position(item_id)
         if item < 0:
@@ -373,7 +373,7 @@ class ServedModel:
         ApiError 404 if the item is unknown. `query.rows` is set for the history of a stored user.
         """
         model, catalogue = self._choose_model(query), self.catalogue
-        target = self._find_item(item_id)
+        target = self.find_item(item_id)
         history, ids = read_history(query, self.items, self.model.fitted.unit)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)

@@ -348,7 +348,7 @@ def bare(address: str, events: list[dict[str, Any]], batch: int) -> float:
     Store.open(address).close()
     kind, connection = database_kind(address), connect_to_write(address)
     mark = "?" if kind == "sqlite" else "%s"
-    insert = f"insert into talerec_events values ({', '.join([mark] * 7)})"
+    insert = f"insert into talerec_events values ({', '.join([mark] * 7)}, null)"
     rows = [
         (n, e["user_id"], e["item_id"], e["timestamp"], e["event"], e["event_id"], 1)
         for n, e in enumerate(events, 1)

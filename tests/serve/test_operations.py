@@ -20,7 +20,7 @@ from talerec.errors import TalerecError
 pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
-from service import START, Local, Remote
+from service import START, Local, Remote, leave_out_id
 from talerec.serve import Settings, shared
 from talerec.serve.http import app as http_app
 from talerec.serve.http import tracing
@@ -137,7 +137,7 @@ def test_large_responses_are_compressed_for_clients_that_accept_gzip(service):
         assert packed.headers["content-encoding"] == "gzip"
         assert packed.headers["vary"] == "accept-encoding"
         assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body) / 2
-        assert gzip.decompress(packed.body) == plain.body
+        assert leave_out_id(gzip.decompress(packed.body)) == plain.body
     for refused in ("gzip;q=0", "identity", "br"):
         answer = service.post("/v1/recommend", large, **{"accept-encoding": refused})
         assert "content-encoding" not in answer.headers

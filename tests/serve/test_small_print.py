@@ -18,6 +18,7 @@ import msgspec
 from service import Local
 from talerec.models.core import RecommendOptions
 from talerec.serve import Settings, schemas
+from talerec.serve.decoding import parse_validation_error
 from talerec.serve.http.user_routes import UserRoutes
 from talerec.serve.model.learnable import write_learning_state
 from talerec.serve.model.queries import FilterCache
@@ -97,7 +98,7 @@ def test_errors_of_msgspec_are_parsed(body, violation):
     """msgspec reports the place and kind of an error only in its message."""
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.json.decode(body, type=schemas.SimilarRequest)
-    assert schemas.parse_validation_error(raised.value) == violation
+    assert parse_validation_error(raised.value) == violation
 
 
 def test_rows_may_have_null_timestamps(service):

@@ -399,8 +399,8 @@ def test_events_polled_while_a_user_is_read_are_not_lost(tmp_path: Path) -> None
     tail.poll()
     slow = tail._reader.read_user
 
-    def of_user(user: str, limit: int) -> list[StoredRow]:
-        rows = slow(user, limit)
+    def of_user(*arguments: Any) -> list[StoredRow]:
+        rows = slow(*arguments)
         store.append([[ann("cup", 2)]])
         tail.poll()
         return rows

@@ -10,7 +10,18 @@ from talerec.cli.app import Context, Panel, add_group, command, print_warning
 from talerec.cli.completion import complete_values
 from talerec.cli.groups import LogSource
 from talerec.cli.item_tables import ItemTableOptions
-from talerec.cli.options import Json, Rows, Seed, StoreAddress, argument, flag, option, out
+from talerec.cli.options import (
+    Json,
+    Rows,
+    Seed,
+    StoreAddress,
+    TablePath,
+    argument,
+    flag,
+    option,
+    out,
+    split_events,
+)
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
 from talerec.store import ID_KINDS, STORE_VARIABLE
@@ -181,7 +192,7 @@ def import_(
     within=events,
 )
 def export(
-    path: Annotated[Path, out("FILE", "A .parquet, .csv, .ndjson or .jsonl file.")],
+    path: TablePath,
     store: StoreAddress = None,
     user: Annotated[
         str | None, option("--user", "ID", "Everything that is kept of this user, and only that.")
@@ -189,6 +200,10 @@ def export(
     artifact: Annotated[
         list[Path] | None,
         option("--artifact", "NAME.tale", "With --user: the user's rows of this model, too."),
+    ] = None,
+    without: Annotated[
+        str | None,
+        option("--without", "hide,return", "Leave out events with these names, as for a fit."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -199,10 +214,17 @@ def export(
     check_table_format(check_writable(path))
     if artifact and user is None:
         raise TalerecError("--artifact needs --user")
+    if without and user is not None:
+        raise TalerecError("--without and --user exclude each other")
     rows = 0
     address = store_address(store)
     with open_store(address) as opened, reporting(json), append_tables(path) as append:
-        frames = export_events(opened) if user is None else _user_records(address, user, artifact)
+        left_out = split_events(without or "none")
+        frames = (
+            export_events(opened, left_out)
+            if user is None
+            else _user_records(address, user, artifact)
+        )
         for frame in frames:
             append(frame)
             rows += len(frame)
@@ -219,9 +241,9 @@ def _user_records(address: str, user: str, artifacts: list[Path] | None) -> Iter
     """
     from talerec.artifact import read_manifest
     from talerec.models import load
-    from talerec.store import MeasurementStore, export_history, export_user
+    from talerec.store import ImpressionStore, export_history, export_user
 
-    with MeasurementStore(address) as store:
+    with ImpressionStore(address) as store:
         yield export_user(store, user)
     for path in artifacts or ():
         yield export_history(load(path).fitted.log, user, read_manifest(path)["version"])

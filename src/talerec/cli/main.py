@@ -8,7 +8,17 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from talerec.cli import audience, catalogue, evaluate, fit, logs, recommend, serve, warm
+from talerec.cli import (
+    audience,
+    catalogue,
+    evaluate,
+    fit,
+    impressions,
+    logs,
+    recommend,
+    serve,
+    warm,
+)
 from talerec.cli.app import app, format_examples, sort_commands
 from talerec.cli.options import flag_of
 from talerec.errors import TalerecError, spell_parameters
@@ -20,6 +30,7 @@ __all__ = [
     "catalogue",
     "evaluate",
     "fit",
+    "impressions",
     "logs",
     "main",
     "recommend",

@@ -13,6 +13,7 @@ import typer
 from talerec.cli import completion
 from talerec.cli.completion import Complete, complete_values
 from talerec.errors import TalerecError
+from talerec.store import NEGATIVE_EVENTS
 
 #: The flag of each declared option by the library's name of the parameter: time_unit, --time-unit.
 _FLAGS: dict[str, str] = {}
@@ -278,3 +279,28 @@ StoreAddress = Annotated[
         "sqlite:///shop.db or postgresql://HOST/NAME (default: TALEREC_STORE).",
     ),
 ]
+TablePath = Annotated[Path, out("FILE", "A .parquet, .csv, .ndjson or .jsonl file.")]
+NEGATIVE_NAMES = ",".join(NEGATIVE_EVENTS)  # the default of --negative-events
+_EVENTS = "Events"
+Attribution = Annotated[
+    str,
+    option(
+        "--attribution", "30m", "An event so long after an answer counts as its click.", _EVENTS
+    ),
+]
+NegativeEvents = Annotated[
+    str,
+    option(
+        "--negative-events",
+        "NAMES",
+        "Names of events that are negative feedback (they hide their item from the user, are no"
+        " clicks and are not learned from), or none.",
+        _EVENTS,
+    ),
+]
+
+
+def split_events(text: str) -> tuple[str, ...]:
+    """Return the names of events in a list such as "hide,return"; none for "none"."""
+    names = tuple(name.strip() for name in text.split(","))
+    return () if names == ("none",) else names

@@ -9,10 +9,21 @@ from typing import Annotated, Any
 
 from talerec.cli.app import Panel, command
 from talerec.cli.completion import complete_values
-from talerec.cli.options import Artifact, Json, Port, argument, flag, option
+from talerec.cli.options import (
+    NEGATIVE_NAMES,
+    Artifact,
+    Attribution,
+    Json,
+    NegativeEvents,
+    Port,
+    argument,
+    flag,
+    option,
+    split_events,
+)
 from talerec.cli.terminal import print_json, print_line
 from talerec.errors import TalerecError
-from talerec.store import ID_KINDS, STORE_VARIABLE
+from talerec.store import HIDE_DAYS, ID_KINDS, STORE_VARIABLE
 
 _ACCESS, _PROCESS, _EVENTS, _LIMITS = "Access", "Running", "Events", "Limits"  # of the help page
 
@@ -123,6 +134,26 @@ class EventOptions:
         str | None,
         option("--keep-events", "400d", "Remove events from the store after this time.", _EVENTS),
     ] = None
+    impressions: Annotated[
+        float,
+        option(
+            "--impressions", "SHARE", "Share of users whose answers are kept in the store.", _EVENTS
+        ),
+    ] = 0.0
+    attribution: Attribution = "30m"
+    explore: Annotated[
+        float,
+        option(
+            "--explore",
+            "SHARE",
+            "Share of places below the first for items with few impressions.",
+            _EVENTS,
+        ),
+    ] = 0.0
+    negative_events: NegativeEvents = NEGATIVE_NAMES
+    hide_for: Annotated[
+        str, option("--hide-for", "90d", "How long such an event hides its item.", _EVENTS)
+    ] = f"{HIDE_DAYS:g}d"
     ids: Annotated[
         str | None,
         option(
@@ -235,8 +266,12 @@ def serve(
     settings["store"] = events.store or os.environ.get(STORE_VARIABLE) or None
     settings["ids"], keep = events.ids, events.keep_events
     settings["keep_events"] = None if keep is None else parse_interval(keep, "keep_events")
+    settings["impressions"], settings["explore"] = events.impressions, events.explore
+    settings["attribution"] = parse_interval(events.attribution, "attribution")
     settings["learn"] = None if events.learn is None else parse_interval(events.learn)
     settings["refit_every"] = events.refit_every
+    settings["negative_events"] = split_events(events.negative_events)
+    settings["hide_for"] = parse_interval(events.hide_for, "hide_for")
     run_service(model, token_file, **settings)
 
 

@@ -6,8 +6,13 @@ from talerec.evaluation.evaluator import evaluate as evaluate
 from talerec.evaluation.evaluator import evaluate_log as evaluate_log
 from talerec.evaluation.evaluator import evaluate_splits as evaluate_splits
 from talerec.evaluation.evaluator import join_results as join_results
+from talerec.evaluation.impressions import attribute_clicks as attribute_clicks
+from talerec.evaluation.impressions import compare_candidate as compare_candidate
+from talerec.evaluation.impressions import count_rates as count_rates
+from talerec.evaluation.impressions import summarize_impressions as summarize_impressions
 from talerec.evaluation.intervals import PairedComparison as PairedComparison
 from talerec.evaluation.intervals import difference_intervals as difference_intervals
+from talerec.evaluation.intervals import mean_intervals as mean_intervals
 from talerec.evaluation.leaderboard import Leaderboard as Leaderboard
 from talerec.evaluation.leaderboard import ModelCost as ModelCost
 from talerec.evaluation.leaderboard import compare_all as compare_all
@@ -30,6 +35,9 @@ from talerec.evaluation.queries import sum_cases as sum_cases
 from talerec.evaluation.queries import target_gaps as target_gaps
 from talerec.evaluation.result import Evaluation as Evaluation
 from talerec.evaluation.saved_results import write_result as write_result
+from talerec.evaluation.sequences import OutcomeSums as OutcomeSums
+from talerec.evaluation.sequences import describe_difference as describe_difference
+from talerec.evaluation.sequences import difference_sequence as difference_sequence
 from talerec.evaluation.trials import Tuning as Tuning
 from talerec.evaluation.trials import describe_setting as describe_setting
 from talerec.evaluation.tuning import check_tuning_ready as check_tuning_ready

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from talerec.models.core import MAX_CONDITION
+from talerec.serve.decoding import convert_whole_floats, parse_validation_error
 from talerec.serve.errors import ApiError
 from talerec.store import MAX_NAME
 
@@ -70,6 +70,7 @@ class RecommendRequest(HistoryRequest):
 
     k: Positive = 10  # the number of items
     per: dict[str, Positive] | None = None  # by column: the most items with an equal value
+    impression: bool = True  # whether somebody sees the list, so that it may be kept and counted
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -136,6 +137,8 @@ class RankedItem(Struct, gc=False):
     because: list[Reason] | UnsetType = UNSET
     boost: float | UnsetType = UNSET  # in units of the score
     families: list[ReasonFamily] | UnsetType = UNSET
+    explored: bool | UnsetType = UNSET  # true: an item with few impressions, put here by chance
+    probability: float | UnsetType = UNSET  # of this item at this rank, where chance had a part
 
 
 class Recommendations(Struct):
@@ -144,6 +147,7 @@ class Recommendations(Struct):
     model: str  # the version of the model
     items: list[RankedItem]  # best first
     fallback: str | UnsetType = UNSET  # "trending"; omitted if the model ranked the items
+    recommendation_id: str | UnsetType = UNSET  # for events on these items; omitted in batches
 
 
 class BatchRecommendations(Struct):
@@ -239,6 +243,7 @@ class NewEvent(Struct, forbid_unknown_fields=True, gc=False):
     timestamp: Moment | None = None
     event: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None  # its name
     event_id: Id | None = None  # chosen by the client, unique among all events
+    recommendation_id: str | None = None  # of the answer that showed the item
 
 
 class EventsRequest(Struct, forbid_unknown_fields=True):
@@ -253,6 +258,7 @@ class EventsAdded(Struct):
     accepted: int  # stored by this request
     duplicates: int  # stored before under the same event_id
     deleted: int | Absent = ABSENT  # ignored: not later than the deletion of their user
+    unknown_recommendations: int | Absent = ABSENT  # events stored without an id of no answer
 
 
 class UserDeleted(Struct):
@@ -283,6 +289,7 @@ class Stats(Struct):
     learning: dict[str, Any] | None  # fits in the background; None if they are off
     measured: dict[str, Any] | None  # None without online evaluation
     candidate: CandidateFacts | None  # None if one model answers all users
+    impressions: dict[str, Any] | None = None  # what was shown and clicked; None if not kept
 
 
 class ModelCard(Struct):
@@ -354,42 +361,5 @@ def _decode_or_raise(body: bytes | bytearray, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         if not parse_validation_error(error).has_float:
             raise
-        return msgspec.convert(_convert_whole_floats(msgspec.json.decode(body)), kind)
+        return msgspec.convert(convert_whole_floats(msgspec.json.decode(body)), kind)
     return decoded
-
-
-class DecodeProblem(NamedTuple):
-    """Why msgspec could not decode a JSON body into a request class."""
-
-    path: str  # of the value in the JSON, such as "events[3].user_id"; empty for the whole body
-    message: str  # for clients
-    has_float: bool  # whether the value is a float where another type is needed
-
-
-def parse_validation_error(error: msgspec.ValidationError) -> DecodeProblem:
-    """Return the JSON path and problem in a msgspec error, which has them only in its text.
-
-    The problem is reworded for clients, such as "k is missing". The third field says whether a
-    float stands where another type is needed.
-    """
-    text, _, path = str(error).partition(" - at `$")
-    has_float = "got `float`" in text
-    text = re.sub("Object missing required field `(.*)`", r"\1 is missing", text)
-    text = re.sub("Object contains unknown field `(.*)`", r"there is no field \1", text)
-    text, path = text.replace("`", ""), path.removesuffix("`").removeprefix(".")
-    return DecodeProblem(path, f"{text[:1].lower()}{text[1:]}" if path else text, has_float)
-
-
-def _convert_whole_floats(value: Any) -> Any:
-    """Return a JSON value with whole floats as integers, also inside lists and objects.
-
-    Some languages write 28 as 28.0. Beyond 2^53, a float stands for several whole numbers and is
-    not converted.
-    """
-    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
-        return int(value)
-    if isinstance(value, list):
-        return [_convert_whole_floats(entry) for entry in value]
-    if isinstance(value, dict):
-        return {name: _convert_whole_floats(entry) for name, entry in value.items()}
-    return value

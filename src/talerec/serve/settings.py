@@ -10,9 +10,10 @@ from pathlib import Path
 from talerec.data import duration_seconds
 from talerec.errors import TalerecError
 from talerec.serve.tokens import TOKEN_VARIABLE, Tokens, check_token, parse_tokens, read_token_file
-from talerec.store import ID_KINDS
+from talerec.store import HIDE_DAYS, ID_KINDS, MAX_NAME, NEGATIVE_EVENTS, NegativeFeedback
 
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
+_MAX_EXPLORE = 0.5  # at most every other place
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     **dict.fromkeys(("workers", "max_body", "max_history", "max_k", "max_batch", "max_items"), 1),
@@ -67,6 +68,11 @@ class Settings:
     store: str | None = field(default=None, repr=False)  # address of the event database
     ids: str | None = None  # kind of ids in events: integer or text; None: that of the model
     keep_events: float | None = None  # seconds after which events leave the store; None: never
+    impressions: float = 0.0  # share of users whose answers are kept in the store
+    attribution: float = 1800.0  # seconds after an answer in which an event counts as its click
+    explore: float = 0.0  # share of places below the first for items with few impressions
+    negative_events: tuple[str, ...] = NEGATIVE_EVENTS  # names of events that hide their item
+    hide_for: float = HIDE_DAYS * 86_400  # seconds for which such an event hides its item
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     refit_every: int | None = None  # rounds of learning, the last one a refit; None: the model's
     max_events: int = 10_000  # events in one request
@@ -96,6 +102,11 @@ class Settings:
         if self.keep_events is not None and self.store is None:
             message = "`keep_events` removes events from a store: give `store` too"
             raise TalerecError(message, "keep_events", "store")
+        for name in self.negative_events:
+            if not name.strip() or len(name) > MAX_NAME:
+                self._refuse("negative_events", f"names of events have 1 to {MAX_NAME} characters")
+        if not self.hide_for > 0:
+            self._refuse("hide_for", "it must be above 0")
         self._check_origins()
         self._check_choices()
         self._check_shares()
@@ -104,6 +115,11 @@ class Settings:
     def needs_token(self) -> bool:
         """Return whether requests need a token."""
         return not (self.token is None and self.read_token is None and self.token_file is None)
+
+    @property
+    def feedback(self) -> NegativeFeedback:
+        """Return which events are negative feedback, and for how long they hide their items."""
+        return NegativeFeedback(frozenset(self.negative_events), self.hide_for)
 
     def load_tokens(self) -> Tokens | None:
         """Return the tokens that the service accepts; None if requests need none.
@@ -146,14 +162,25 @@ class Settings:
         """Raise TalerecError for shares outside 0 to 1, `live_days` <= 0, or a missing setting.
 
         `measure` is the share of users on whose events models are evaluated, and needs a `store`
-        (the event database); `share` is the share of users that a candidate model answers, and
+        (the event database), as `impressions` does; `explore` is a share of places and needs
+        impressions; `share` is the share of users that a candidate model answers, and
         needs `candidate`. Events older than `live_days` are not evaluated. `_refuse` raises the
         error.
         """
-        for name in ("measure", "share"):
+        for name in ("measure", "share", "impressions"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 self._refuse(name, "it must be a share of users, from 0 to 1")
+        if not 0 <= self.explore <= _MAX_EXPLORE:
+            self._refuse("explore", f"it must be a share of places, from 0 to {_MAX_EXPLORE}")
+        if not self.attribution > 0:
+            self._refuse("attribution", "it must be above 0")
+        if self.impressions and self.store is None:
+            message = "`impressions` are kept in a store: give `store` too"
+            raise TalerecError(message, "impressions", "store")
+        if self.explore and not self.impressions:
+            message = "`explore` shows items with few impressions: give `impressions` too"
+            raise TalerecError(message, "explore", "impressions")
         if not self.live_days > 0:
             self._refuse("live_days", "it must be above 0")
         if self.measure and self.store is None:

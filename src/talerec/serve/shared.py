@@ -27,6 +27,8 @@ COUNTERS = (
     "fallbacks", "reloads_done", "reloads_refused", "dropped_connections",
     "events_accepted", "events_duplicate",
     "store_failures", "store_commits", "store_commit_seconds",
+    "impressions_queued", "impressions_written", "impressions_lost", "impression_writer_seconds",
+    "recommendation_ids_refused",
 )  # fmt: skip
 HELP = {
     "talerec_in_flight": "Requests whose response has not been sent yet.",
@@ -38,6 +40,12 @@ HELP = {
     "talerec_store_failures_total": "Requests that failed because of the store.",
     "talerec_store_commits_total": "Commits to the store; waiting requests share a commit.",
     "talerec_store_commit_seconds_total": "Time that commits took.",
+    "talerec_impressions_queued_total": "Answers of the kept share of users.",
+    "talerec_impressions_written_total": "Answers that the store has, or that deletions removed.",
+    "talerec_impressions_lost_total": "Answers that were not kept: the queue was full, or a worker"
+    " was killed.",
+    "talerec_impression_writer_seconds_total": "Processor time of the threads that write answers.",
+    "talerec_recommendation_ids_refused_total": "Events with an id of no answer of this service.",
     "talerec_catalogue_items": "Items of the store, without deleted ones.",
     "talerec_catalogue_changed_timestamp_seconds": "When an item of the store last changed.",
     "talerec_learned_timestamp_seconds": "Time of the last background fit; 0 before the first.",
@@ -109,6 +117,10 @@ class SharedState:
         sum.
         """
         self._worker_metrics[self._metric_columns[name]] += value
+
+    def value(self, name: str) -> float:
+        """Return a gauge or counter of this worker alone, such as "impressions_lost"."""
+        return float(self._worker_metrics[self._metric_columns[name]])
 
     def set_gauge(self, name: str, value: float) -> None:
         """Set a gauge of this worker, such as "resident_bytes"; metrics show the workers' sum."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from talerec.store.events import StoredRow
+from talerec.store.feedback import NO_FEEDBACK, NegativeFeedback
 
 
 @dataclass(eq=False, slots=True)
@@ -26,12 +27,15 @@ class CachedUser:
         """
         return 1 + len(self.events) + sum(1 + len(value) // 16 for value in self.derived.values())
 
-    def apply(self, row: StoredRow, max_events: int) -> None:
+    def apply(
+        self, row: StoredRow, max_events: int, feedback: NegativeFeedback = NO_FEEDBACK
+    ) -> None:
         """Insert a new event of the user, or remove the events before a deletion.
 
         An event goes to its place by time and seq (the number in commit order), unless it is there
-        already; the oldest events beyond `max_events` are dropped. A deletion (a row without an
-        item) removes all events with a smaller seq. Derived values are dropped.
+        already; the oldest events beyond `max_events` are dropped, of negative feedback and of
+        other events apart. A deletion (a row without an item) removes all events with a smaller
+        seq. Derived values are dropped.
         """
         events = self.events
         if row.item is None:
@@ -40,5 +44,10 @@ class CachedUser:
             index = bisect_left(events, (row.time, row.seq), key=lambda each: (each.time, each.seq))
             if index < len(events) and events[index].seq == row.seq:
                 return
-            self.events = [*events[:index], row, *events[index:]][-max_events:]
+            events = [*events[:index], row, *events[index:]]
+            self.events = events
+            if len(events) > max_events:
+                history, negative = feedback.split(events)
+                latest = history[-max_events:] + negative[-max_events:]
+                self.events = sorted(latest, key=lambda each: (each.time, each.seq))
         self.derived = {}

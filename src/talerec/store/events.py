@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ class Event(NamedTuple):
     event: str | None = None  # the name of the event, such as "view"
     event_id: str | None = None  # chosen by the client; a retry with the same id is stored once
     has_time: bool = True  # False if the server set the time: a retry's time may then differ
+    recommendation_id: str | None = None  # of the answer that showed the item, if known
 
     def is_repeat_of(self, stored: Event) -> bool:
         """Has this event the same user, item, name and time as `stored`?
@@ -86,14 +88,15 @@ class AppendResult(NamedTuple):
 # -- tables ----------------------------------------------------------------------------------------
 
 #: Version of the tables. A change adds a migration to `_MIGRATIONS`; released ones never change.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: Statements that bring a store of the previous version to each version. `talerec_meta` has one
 #: row: its `seq` is the last one given to an event or a deletion. A writer locks that row, so a
 #: smaller seq is always committed before a larger one. `user_ids` and `item_ids` are the kinds of
 #: ids, "integer" or "text"; `deleted_until` is the latest time up to which a deletion holds.
 #: `item_seq` numbers the commits that change items of the catalogue, `items` counts the items that
-#: are not deleted, and `items_changed` is the time of the last change.
+#: are not deleted, and `items_changed` is the time of the last change. `secret` signs the ids of
+#: recommendations, by which events name the list that they came from.
 _MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
         "create table talerec_meta"
@@ -131,8 +134,20 @@ _MIGRATIONS: dict[int, tuple[str, ...]] = {
         "alter table talerec_meta add column items bigint not null default 0",
         "alter table talerec_meta add column items_changed bigint not null default 0",
     ),
+    5: (
+        "alter table talerec_meta add column secret text",
+        "update talerec_meta set secret = '{secret}'",
+        "alter table talerec_events add column recommendation_id text",
+        "create index talerec_events_of_list on talerec_events (recommendation_id)"
+        " where recommendation_id is not null",
+        "create table talerec_impressions (id text{binary} not null primary key, user_id text,"
+        " time bigint not null, model text not null, role text not null, list text, rules text,"
+        " items text not null, probabilities text, explored text)",
+        "create index talerec_impressions_of_user on talerec_impressions (user_id)",
+    ),
 }
 _KEY_TYPES = {"sqlite": "integer", "postgresql": "bigint"}
+_BINARY_ORDER = {"sqlite": "", "postgresql": ' collate "C"'}  # ids sort by their digits
 
 
 def upgrade_tables(execute: Callable[[str], Any], kind: str, version: int) -> None:
@@ -145,5 +160,7 @@ def upgrade_tables(execute: Callable[[str], Any], kind: str, version: int) -> No
     """
     for step in range(version + 1, SCHEMA_VERSION + 1):
         for statement in _MIGRATIONS[step]:
-            execute(statement.format(key=_KEY_TYPES[kind], store=uuid.uuid4().hex))
+            values = {"store": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
+            types = {"key": _KEY_TYPES[kind], "binary": _BINARY_ORDER[kind]}
+            execute(statement.format(**values, **types))
         execute(f"update talerec_meta set version = {step}")

@@ -1,4 +1,4 @@
-"""Ids of users and items in a store: what can be stored, and whether ids are integers."""
+"""Ids of users, items and recommendations: what can be stored, and which are integers."""
 
 from __future__ import annotations
 
@@ -44,3 +44,8 @@ def validate_id(value: int | str, name: str, kind: str | None = TEXT) -> str:
     if "\0" in text:
         raise TalerecError(f"{name} contains a null character, which databases cannot store")
     return text
+
+
+def earliest_id(time: int) -> str:
+    """Return a text that sorts before all ids of answers from `time` (microseconds) on."""
+    return max(time, 0).to_bytes(7, "big").hex()

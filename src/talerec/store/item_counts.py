@@ -10,6 +10,7 @@ import numpy as np
 from talerec.runtime import Array
 from talerec.store.clock import now_us
 from talerec.store.events import StoredRow
+from talerec.store.feedback import NO_FEEDBACK
 
 _HOUR = 3_600_000_000  # microseconds
 MAX_PER_USER = 3  # events of one user with one item that count: nobody leads by sending often
@@ -46,6 +47,7 @@ class RecentCounts:
 
     def __init__(self, days: float) -> None:
         self._days, self._n_hours = days, round(days * 24)
+        self.feedback = NO_FEEDBACK  # which events are negative, and do not count
         self._counts_by_hour: dict[int, Counter[str]] = {}  # hours since 1970; counts by item id
         # By the hash of user and item, the hours of the events that count; latest pairs last.
         self._pair_hours: dict[int, list[int]] = {}
@@ -68,6 +70,8 @@ class RecentCounts:
                 hour = row.time // _HOUR
                 latest = hour if self._latest_hour is None else self._latest_hour
                 if row.item is None or not latest - self._n_hours <= hour <= last_hour:
+                    continue
+                if self.feedback.is_negative(row):
                     continue
                 if self._latest_hour is None or hour > self._latest_hour:
                     self._latest_hour = hour

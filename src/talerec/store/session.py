@@ -108,12 +108,23 @@ def insert_events(session: Session, seq: int, events: list[Event]) -> None:
     """
     if not events:
         return
-    rows = [(seq + n, *event[:5], int(event.has_time)) for n, event in enumerate(events, 1)]
+    rows = [
+        (seq + n, *event[:5], int(event.has_time), event.recommendation_id)
+        for n, event in enumerate(events, 1)
+    ]
     if session.is_sqlite:
-        session.execute_many("insert into talerec_events values (?, ?, ?, ?, ?, ?, ?)", rows)
+        session.execute_many("insert into talerec_events values (?, ?, ?, ?, ?, ?, ?, ?)", rows)
     else:  # one statement is faster on a server
-        types = ("bigint", "text", "text", "bigint", "text", "text", "integer")
+        types = ("bigint", "text", "text", "bigint", "text", "text", "integer", "text")
         arrays = ", ".join(f"?::{name}[]" for name in types)
         columns = [list(column) for column in zip(*rows, strict=True)]
         session.execute(f"insert into talerec_events select * from unnest({arrays})", columns)
     session.execute(f"update talerec_meta set seq = {seq + len(rows)}")
+
+
+def delete_impressions(session: Session, user: str) -> None:
+    """Delete a user's impressions, and anonymous ones that an event of the user names."""
+    session.execute("delete from talerec_impressions where user_id = ?", (user,))
+    named = "select recommendation_id from talerec_events where user_id = ?"
+    anonymous = "delete from talerec_impressions where user_id is null and id in"
+    session.execute(f"{anonymous} ({named} and recommendation_id is not null)", (user,))

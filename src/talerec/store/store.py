@@ -25,10 +25,12 @@ from talerec.store.events import (
     StoredRow,
     upgrade_tables,
 )
-from talerec.store.ids import IdKinds
+from talerec.store.feedback import NO_FEEDBACK, NegativeFeedback
+from talerec.store.ids import IdKinds, earliest_id
 from talerec.store.items import ItemStore
 from talerec.store.session import (
     count_equal_events,
+    delete_impressions,
     find_deletions,
     insert_events,
     lock_meta,
@@ -37,6 +39,7 @@ from talerec.store.session import (
 )
 from talerec.store.sqlite_file import mark_of
 
+_SEARCHED_FACTOR = 20  # events of a user that are searched, per event that is returned
 _BATCH_ROWS = 5000  # rows read, and ids looked up, by one statement
 _TABLES_LOCK = 0x7A1E  # PostgreSQL advisory lock, held while tables are created
 MAX_CLOCK_SKEW = 86_400_000_000  # microseconds that the time of an event may be ahead: a day
@@ -123,7 +126,7 @@ class Store(ItemStore):
             old_users = {e.user for request in requests for e in request if e.time <= deleted_until}
             deleted = find_deletions(session, old_users) if old_users else {}
             ids = {e.event_id for request in requests for e in request if e.event_id}
-            columns = "user_id, item_id, time, event, event_id, timed"
+            columns = "user_id, item_id, time, event, event_id, timed, recommendation_id"
             query = f"select {columns} from talerec_events where event_id"
             rows_by_id = select_in(session, query, ids) if ids else ()
             stored = {row[4]: Event._make(row) for row in rows_by_id}
@@ -165,19 +168,21 @@ class Store(ItemStore):
         return len(missing), len(events) - len(valid)
 
     def delete_user(self, user: str, time: int, *, always_record: bool = True) -> int:
-        """Delete a user's events and their measurements; return the seq of the recorded deletion.
+        """Delete a user's events, measurements and impressions; return the seq of the deletion.
 
         The seq numbers events and deletions in the order of their commits. `time` is the time of
         the deletion in microseconds since 1970. The deletion holds for events up to that time, and
         up to the latest of the deleted events if its clock was ahead (by a day at most): they are
         not stored again. If `always_record` is false, and the store has neither events nor a
         deletion of the user, nothing is recorded; the seq is then that of the last row.
+        Impressions are deleted in any case, also anonymous ones that one of the events names.
         """
         with self._transaction() as session:
             seq, deleted_until = lock_meta(session)
             query = "select max(time) from talerec_events where user_id = ?"
             latest = session.execute(query, (user,)).fetchone()[0]
             earlier = find_deletions(session, {user})
+            delete_impressions(session, user)
             if latest is None and not earlier and not always_record:
                 return seq
             until = max(time, min(latest or time, time + MAX_CLOCK_SKEW), *earlier.values())
@@ -212,6 +217,17 @@ class Store(ItemStore):
                 session.execute(measured, parameters)
                 session.execute(f"delete {old}", parameters)
         return int(last)
+
+    def prune_impressions(self, before: int) -> int:
+        """Delete impressions from before a time (microseconds), at most 5,000; return how many."""
+        old = f"select id from talerec_impressions where id < ? order by id limit {_BATCH_ROWS}"
+        n_rows = len(self._read(old, (earliest_id(before),)))
+        if n_rows:
+            with self._transaction() as session:
+                lock_seq(session)
+                delete = f"delete from talerec_impressions where id in ({old})"
+                session.execute(delete, (earliest_id(before),))
+        return n_rows
 
     def empty_log(self) -> None:
         """Copy SQLite's write-ahead log into its file and empty it, so that deleted rows leave it.
@@ -261,16 +277,28 @@ class Store(ItemStore):
         )
         return [StoredRow(*row) for row in self._read(query, (seq, seq, limit))]
 
-    def read_user(self, user: str, limit: int) -> list[StoredRow]:
-        """Return the latest `limit` events of a user, oldest first.
+    def read_user(
+        self, user: str, limit: int, feedback: NegativeFeedback = NO_FEEDBACK
+    ) -> list[StoredRow]:
+        """Return the latest events of a user, oldest first: `limit`, and as much feedback.
 
-        Events are sorted by time, then by seq, the number of the row in commit order.
+        Events are sorted by time, then by seq, the number of the row in commit order. Negative
+        feedback has a limit of its own, so that neither displaces the other; both are searched
+        among the latest 20 times `limit` events.
         """
-        query = (
-            f"select {EVENT_COLUMNS} from talerec_events"
-            " where user_id = ? order by time desc, seq desc limit ?"
-        )
-        return [StoredRow(*row) for row in reversed(self._read(query, (user, limit)))]
+        latest = "order by time desc, seq desc limit ?"
+        every = f"select {EVENT_COLUMNS} from talerec_events where user_id = ? {latest}"
+        rows = self._read(every, (user, limit))
+        if feedback.names and len(rows) == limit:
+            names = sorted(feedback.names)
+            is_negative = f"event is not null and event in ({', '.join('?' * len(names))})"
+            searched = (user, min(_SEARCHED_FACTOR * limit, 2**62))
+            rows = []
+            for condition in (f"not ({is_negative})", is_negative):
+                query = f"select * from ({every}) as latest where {condition} {latest}"
+                rows += self._read(query, (*searched, *names, limit))
+            rows.sort(key=lambda row: (row[3], row[0]), reverse=True)
+        return [StoredRow(*row) for row in reversed(rows)]
 
     def read_deletions(self, after: int = 0) -> dict[str, StoredRow]:
         """Return, by user id, the last deletion of each user deleted after the seq `after`.

@@ -18,6 +18,7 @@ from talerec.data.read import WAIT_SECONDS
 from talerec.errors import TalerecError
 from talerec.store.cached_user import CachedUser
 from talerec.store.events import StoreDamagedError, StoredRow, StoreError
+from talerec.store.feedback import NO_FEEDBACK, NegativeFeedback
 from talerec.store.store import Store
 
 logger = logging.getLogger("talerec")
@@ -50,6 +51,8 @@ class EventTail:
     known_store : str
         The id of the store, if the service has used it before: then no other store is accepted, and
         neither a file nor tables are created. It is polled until it answers.
+    feedback : NegativeFeedback
+        Which events are negative, of which each user has as many in the cache as of others.
     on_poll : function
         Called with the EventTail after each poll that reached the end of the store.
 
@@ -71,11 +74,11 @@ class EventTail:
 
     def __init__(
         self, address: str, max_user_events: int, max_events: int = _CACHE_ROWS,
-        *, known_store: str = "",
+        *, known_store: str = "", feedback: NegativeFeedback = NO_FEEDBACK,
         on_poll: Callable[[EventTail], None] = lambda tail: None,
     ) -> None:  # fmt: skip
         self._max_user_events, self._max_events = max_user_events, max_events
-        self._on_poll = on_poll
+        self._on_poll, self._feedback = on_poll, feedback
         self._poller = Store(address)
         self._poller.expect(known_store)
         self._reader = self._poller.sibling(_LOCK_TIMEOUT_S, WAIT_SECONDS)
@@ -85,15 +88,12 @@ class EventTail:
         # By user, a list for each `load` in progress: the user's rows polled meanwhile.
         self._loading: dict[str, list[list[StoredRow]]] = {}
         self._size = 0  # of the cache, in events
-        self._lock = threading.Lock()  # of the cache
-        self._poll_lock = threading.Lock()
+        self._lock, self._poll_lock = threading.Lock(), threading.Lock()  # the first: the cache
         self._has_failed = False  # until a poll succeeds
-        self.n_skips = 0  # how often rows were skipped
-        self._n_connects = 0  # of the polling connection at the last poll
+        self.n_skips = self._n_connects = 0  # connections: of the polling one at the last poll
         self.store, self.seq = known_store, -1
         self.fault: str | None = None
-        self.deleted: dict[str, int] = {}
-        self.last_deletion = 0
+        self.deleted, self.last_deletion = dict[str, int](), 0
         try:
             self._begin()
         except StoreError as error:
@@ -166,7 +166,7 @@ class EventTail:
             self._loading.setdefault(user, []).append(polled)
         events: list[StoredRow] | None = None
         try:
-            events = self._reader.read_user(user, self._max_user_events)
+            events = self._reader.read_user(user, self._max_user_events, self._feedback)
         except StoreError as error:
             self.note_failure(error)
             raise
@@ -225,7 +225,7 @@ class EventTail:
     def _apply_row(self, cached: CachedUser, row: StoredRow) -> None:
         """Apply a polled row to a cached user, and update the size of the cache in events."""
         size = cached.size
-        cached.apply(row, self._max_user_events)
+        cached.apply(row, self._max_user_events, self._feedback)
         self._size += cached.size - size
 
     def drop_before(self, time: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array, stage
 from talerec.store.clock import now_us
 from talerec.store.events import INTEGER, TEXT, Event
+from talerec.store.feedback import NegativeFeedback
 from talerec.store.ids import IdKinds, validate_id
-from talerec.store.measurements import MeasurementStore
+from talerec.store.impressions import Impression, ImpressionStore
 from talerec.store.store import Store
 
 _COMMIT_ROWS = 5000  # rows of one commit
@@ -110,19 +112,21 @@ def _split_commits(order: Array, user: Array, time: Array) -> Iterator[Array]:
         begin = end
 
 
-def export_events(store: Store) -> Iterator[pl.DataFrame]:
+def export_events(store: Store, without: Collection[str] = ()) -> Iterator[pl.DataFrame]:
     """Yield the events that are in the store now, in commit order, as one or more frames.
 
     The first frame is empty and shows the columns: user, item, time (UTC), event (its name) and
-    event_id. Deletions of users are left out; rows are numbered by `seq`, events and deletions
-    together.
+    event_id. Deletions of users are left out, and events with a name in `without`; rows are
+    numbered by `seq`, events and deletions together.
     """
+    left_out = NegativeFeedback(frozenset(without))
     seq, last_seq = 0, store.meta().seq
     tick = stage("export", float(last_seq))
     stored_schema = {**_SCHEMA, columns.TIME: pl.Int64}
     yield pl.DataFrame(schema=_SCHEMA)
     while seq < last_seq and (rows := store.read_after(seq, _READ_ROWS)):
-        events = [row[1:] for row in rows if row.item is not None and row.seq <= last_seq]
+        history = left_out.select_history(rows)
+        events = [row[1:] for row in history if row.item is not None and row.seq <= last_seq]
         frame = pl.DataFrame(events, schema=stored_schema, orient="row")
         yield frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))
         tick(min(rows[-1].seq, last_seq) - seq)
@@ -134,11 +138,12 @@ _USER_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def export_user(store: MeasurementStore, user: str) -> pl.DataFrame:
+def export_user(store: ImpressionStore, user: str) -> pl.DataFrame:
     """Return everything that an event store has of a user, as a frame with a row per record.
 
     `record` is "event", "measurement" (the `rank` that the event's item had in the list of a
-    `model`, at the time of the measurement) or "deletion" (up to the time for which it holds). The
+    `model`, at the time of the measurement), "impression" (an item that was shown at a `rank` of a
+    list of a `model`) or "deletion" (up to the time for which it holds). The
     other columns are user_id, item_id, timestamp (UTC), event and event_id; null where a record has
     no such value. A measurement below 0 is the reason why there is no rank.
     """
@@ -147,6 +152,10 @@ def export_user(store: MeasurementStore, user: str) -> pl.DataFrame:
     for item, measured in store.read_measurements(user):
         time = 1_000_000 * measured.measured_at
         rows.append(("measurement", user, item, time, None, None, measured.version, measured.rank))
+    for shown in store.read_user_impressions(user):
+        for rank, item in enumerate(json.loads(shown.items), 1):
+            row = ("impression", user, item, shown.time, None, None, shown.model, rank)
+            rows.append(row)
     deletion = store.read_deletions().get(user)
     if deletion is not None:
         rows.append(("deletion", user, None, deletion.time, None, None, None, None))
@@ -180,3 +189,71 @@ def _build_user_frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
     """
     frame = pl.DataFrame(rows, {**_USER_SCHEMA, columns.TIME: pl.Int64}, orient="row")
     return frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))
+
+
+_IMPRESSION_SCHEMA: dict[str, Any] = {
+    "recommendation_id": pl.String, columns.USER: pl.String,
+    columns.TIME: _SCHEMA[columns.TIME], "model": pl.String, "role": pl.String,
+    "list": pl.String, "rules": pl.String, columns.ITEM: pl.String, "rank": pl.Int64,
+    "probability": pl.Float64, "explored": pl.Boolean,
+}  # fmt: skip
+
+
+def export_impressions(store: ImpressionStore, since: int = 0) -> Iterator[pl.DataFrame]:
+    """Yield what was shown since a time (microseconds), as frames with a row per shown item.
+
+    The first frame is empty and shows the columns. `probability` is that with which the item was
+    put at its `rank`; `explored` marks items with few impressions that got their rank by chance.
+    """
+    yield pl.DataFrame(schema=_IMPRESSION_SCHEMA)
+    for group in store.read_impressions(since):
+        yield expand_impressions(group)
+
+
+_SHOWN_EVENT_SCHEMA: dict[str, Any] = {
+    columns.USER: pl.String, columns.ITEM: pl.String, "time": pl.Int64, "event": pl.String,
+    "recommendation_id": pl.String,
+}  # fmt: skip
+
+
+def read_events_on_lists(store: ImpressionStore, since: int) -> pl.DataFrame:
+    """Return the events from `since` (microseconds) on that may be clicks on what was shown.
+
+    Columns: user_id, item_id, time (microseconds), event and recommendation_id.
+    """
+    groups = store.read_shown_events(since)
+    frames = [pl.DataFrame(rows, _SHOWN_EVENT_SCHEMA, orient="row") for rows in groups]
+    return pl.concat([pl.DataFrame(schema=_SHOWN_EVENT_SCHEMA), *frames])
+
+
+def expand_impressions(impressions: Sequence[Impression]) -> pl.DataFrame:
+    """Return impressions as a frame with a row per shown item, from rank 1 on.
+
+    The columns are those of `export_impressions`.
+    """
+    schema = dict.fromkeys(Impression._fields, pl.String) | {"time": pl.Int64}
+    frame = pl.DataFrame(impressions, schema, orient="row")
+    items = pl.col("items").str.json_decode(pl.List(pl.String))
+    return (
+        frame.with_columns(items.alias("items"))
+        .with_columns(pl.int_ranges(1, pl.col("items").list.len() + 1).alias("rank"))
+        .with_columns(
+            pl.col("probabilities").str.json_decode(pl.List(pl.Float64)),
+            pl.col("explored").str.json_decode(pl.List(pl.Int64)),
+        )
+        .with_columns(
+            pl.when(pl.col("probabilities").is_null())
+            .then(pl.lit(1.0).repeat_by(pl.col("items").list.len()))
+            .otherwise(pl.col("probabilities"))
+            .alias("probabilities")
+        )
+        .explode("items", "rank", "probabilities")
+        .filter(pl.col("items").is_not_null())
+        .select(
+            pl.col("id").alias("recommendation_id"), pl.col("user").alias(columns.USER),
+            pl.col("time").cast(_SCHEMA[columns.TIME]).alias(columns.TIME),
+            "model", "role", "list", "rules", pl.col("items").alias(columns.ITEM), "rank",
+            pl.col("probabilities").alias("probability"),
+            pl.col("rank").is_in(pl.col("explored")).fill_null(False).alias("explored"),
+        )
+    )  # fmt: skip

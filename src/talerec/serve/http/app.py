@@ -115,6 +115,7 @@ class App:
         `settings.watch` seconds, until `stop`.
         """
         self.user_state.start()
+        self.api.shown.start()
         self.user_state.follow_items(self._holders)
         self.tokens.start(self.settings.watch, self._stop)
         options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}
@@ -351,7 +352,7 @@ class App:
                 names = ", ".join(self._comparison_models)
                 message = f"there is no model {name[:50]!r}; beside can be {names}"
                 raise ApiError(422, "unknown_model", message)
-            http.current = self._comparison_models[name].current
+            http.current, http.role = self._comparison_models[name].current, "comparison"
 
     def _answer_preflight(self, route: Route, http: HttpRequest) -> Response:
         """Return 204 for a CORS preflight request if its origin may use the route, else raise 403.

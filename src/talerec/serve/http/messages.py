@@ -54,6 +54,7 @@ class HttpRequest:
     id: bytes  # for logs: the header x-request-id, or a generated one
     path_id: str = ""  # the id in the path /v1/users/{user_id} or /v1/items/{item_id}
     client: str = ""  # the client's address, set only if requests per client are limited
+    role: str = "current"  # of the model: also "candidate", or "comparison" (`beside=NAME`)
 
     @property
     def model(self) -> ServedModel:

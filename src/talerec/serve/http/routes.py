@@ -19,9 +19,10 @@ from talerec.serve.http.item_routes import ItemRoutes
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
 from talerec.serve.http.openapi import build_document
 from talerec.serve.http.recommend_queue import RecommendQueue
+from talerec.serve.http.shown import ShownLists
 from talerec.serve.http.user_routes import UserRoutes
 from talerec.serve.model import ModelHolder, build_card, model_times
-from talerec.serve.online import CANDIDATE, is_in_share, prometheus_lines
+from talerec.serve.online import CANDIDATE, impression_lines, is_in_share, prometheus_lines
 from talerec.serve.users import UserState
 
 T = TypeVar("T")
@@ -84,7 +85,11 @@ class Api:
         self._holder, self.candidate, self._access = holder, candidate, access
         self.is_draining = False  # whether to report that the service is about to stop
         self.unread_bytes = 0  # of large responses that their clients have not read yet
-        self.users = UserRoutes(settings, shared, user_state, candidate, self.run_in_thread)
+        store_id = "" if user_state.tail is None else user_state.tail.store
+        self.shown = ShownLists(settings, shared, store_id)
+        self.users = UserRoutes(
+            settings, shared, user_state, candidate, self.run_in_thread, self.shown
+        )
         self.items = ItemRoutes(settings, shared, user_state, self.run_in_thread)
         self.audiences = AudienceRoutes(settings, self.users, self.run_in_thread)
         self.routes = self._build_routes()
@@ -129,6 +134,7 @@ class Api:
         for pool in (self._pool, self._reload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.users.stop()
+        self.shown.stop()
 
     def count_unread(self, size: int) -> None:
         """Add `size` to the bytes of large responses that clients have not read; < 0: subtract.
@@ -206,6 +212,9 @@ class Api:
             answer = await self.run_in_thread(model.recommend, query)
         else:
             answer = await self._queue.enqueue(model, query)
+        if self.shown.explores(http, request):
+            await self.run_in_thread(self.shown.explore, model, query, answer)
+        self.shown.sign_and_keep(http, request, answer)
         if answer.fallback:
             self._shared.increment("fallbacks")
         return Response(encode(answer))
@@ -225,12 +234,12 @@ class Api:
 
         The candidate is a model under test that answers the share `candidate_share` (0 to 1) of the
         users, chosen by a hash of the user id. Nothing changes without a user or a candidate, or if
-        the query string chose a model, so that `http.current` is not the main model.
+        the query string chose a model.
         """
-        if self.candidate is None or user is None or http.current is not self._holder.current:
+        if self.candidate is None or user is None or http.role != "current":
             return
         if is_in_share(str(user), self._settings.candidate_share, CANDIDATE):
-            http.current = self.candidate.current
+            http.current, http.role = self.candidate.current, "candidate"
 
     async def _recommend_batch(self, http: HttpRequest) -> Response:
         """Handle POST /v1/recommend:batch: recommend for many histories or users, in a thread.
@@ -360,6 +369,7 @@ class Api:
         """
         times = None if http.current is None else model_times(http.current)
         online_lines = prometheus_lines(await self.users.online_summary())
+        online_lines += impression_lines(await self.users.impression_summary())
         values = {**self.users.store_metrics(), **self._restarts.metrics()}
         text = self._shared.prometheus_text(times, values, online_lines)
         return Response(text, (messages.TEXT, messages.NO_STORE))

@@ -19,6 +19,7 @@ from talerec.serve import (
     store_unavailable,
 )
 from talerec.serve.http.messages import HttpRequest, Response, read_json
+from talerec.serve.http.shown import ShownLists
 from talerec.serve.model import (
     ModelHolder,
     ModelQuery,
@@ -31,7 +32,7 @@ from talerec.serve.model import (
 )
 from talerec.serve.online import OnlineMetrics
 from talerec.serve.users import UserState, validate_events, validate_user_id
-from talerec.store import IdKinds
+from talerec.store import IdKinds, StoredRow, now_us
 
 T = TypeVar("T")
 RunInThread = Callable[..., Awaitable[Any]]
@@ -52,21 +53,24 @@ class UserRoutes:
 
     user_state: the users' events and histories, and the event store. shared: metrics of all
     workers. candidate: the holder of the model that answers a share of the users, None without one.
-    run_in_thread: runs a function in a thread, within the service's time limit.
+    run_in_thread: runs a function in a thread, within the service's time limit. shown: the answers
+    that are kept.
     """
 
     def __init__(
         self, settings: Settings, shared: SharedState, user_state: UserState,
-        candidate: ModelHolder | None, run_in_thread: RunInThread,
+        candidate: ModelHolder | None, run_in_thread: RunInThread, shown: ShownLists,
     ) -> None:  # fmt: skip
         self._settings, self._shared, self._user_state = settings, shared, user_state
-        self._candidate, self._run_in_thread = candidate, run_in_thread
+        self._candidate, self._run_in_thread, self._shown = candidate, run_in_thread, shown
         self._store_pool = ThreadPoolExecutor(_THREADS, "query store")
+        self._count_pool = ThreadPoolExecutor(_THREADS, "count impressions")
         self.online_metrics = OnlineMetrics(settings)
 
     def stop(self) -> None:
         """Cancel queries that wait for the event store, and end the threads that run them."""
-        self._store_pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._store_pool, self._count_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # -- requests by user --
 
@@ -80,10 +84,12 @@ class UserRoutes:
         if request.user_id is None:
             return build_query(request)
         self.check_privacy()
-        rows = await self._user_rows(model, validate_user_id(request.user_id))
+        rows, now = await self._user_rows(model, validate_user_id(request.user_id)), now_us()
         if request.as_of is not None:
-            rows = rows.before(parse_time(request.as_of, model.model.fitted.unit))
-        return build_query(request, rows)
+            now = parse_time(request.as_of, model.model.fitted.unit)
+            rows = rows.before(now)
+        hidden = rows.hidden_items(self._user_state.histories.feedback, now)
+        return build_query(request, rows, hidden)
 
     async def _user_rows(self, model: ServedModel, user: str) -> UserRows:
         """Return the history of a user: rows of the training log and the events since.
@@ -147,7 +153,7 @@ class UserRoutes:
         self.check_privacy()
         model, user = http.model, validate_user_id(http.path_id)
         rows = await self._user_rows(model, user)
-        if not len(rows):
+        if not len(rows) and not rows.hidden:
             raise ApiError(404, "unknown_user", f"user {user!r} is unknown")
         history = _format_history(model, rows)
         return Response(
@@ -197,10 +203,12 @@ class UserRoutes:
             events = await self._run_in_thread(validate_events, *arguments)
         else:
             events = validate_events(*arguments)
+        events, n_unknown = self._shown.check_ids(events)
         added = await self._user_state.append(events)
         counts = schemas.EventsAdded(
-            added.accepted, added.duplicates, added.deleted or schemas.ABSENT
-        )
+            added.accepted, added.duplicates, added.deleted or schemas.ABSENT,
+            n_unknown or schemas.ABSENT,
+        )  # fmt: skip
         return Response(encode(counts), status=202)
 
     # -- statistics --
@@ -219,6 +227,7 @@ class UserRoutes:
             {name: self._shared.total(name) for name in (*_EVENT_COUNTERS, *_STORE_COUNTERS)},
             read_learning_state(self._shared.folder), await self.online_summary(),
             None if served is None else schemas.CandidateFacts(served.version, share),
+            self._shown.with_queue(await self.impression_summary()),
         )  # fmt: skip
         return Response(encode(stats))
 
@@ -233,6 +242,20 @@ class UserRoutes:
             return None
         metrics = self.online_metrics
         return await self._query_store(lambda: metrics.latest, metrics.read)
+
+    async def impression_summary(self) -> dict[str, Any] | None:
+        """Return what was shown and clicked; None if no impressions are kept.
+
+        If counting takes more than a second, the figures are those that were counted last.
+        """
+        if not self._settings.impressions:
+            return None
+        counts, loop = self._shown.counts, asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                return await loop.run_in_executor(self._count_pool, counts.read)
+        except TimeoutError:
+            return counts.latest
 
     def store_metrics(self) -> dict[str, float]:
         """Return Prometheus values of the store's items and of background fits, by metric name.
@@ -284,12 +307,26 @@ def _format_history(model: ServedModel, rows: UserRows) -> list[schemas.TimedRow
     """Return a user's rows with external item ids and ISO times, as the API shows them.
 
     Rows that come from the store (`rows.events`, by row number) also show the event's name and
-    `event_id`, if set; the other rows come from the training log.
+    `event_id`, if set; the other rows come from the training log. Negative feedback is shown among
+    them, by its time.
     """
-    formatted, names = [], rows.names(model.catalogue.ids)
-    for row, (name, time) in enumerate(zip(names, rows.time.tolist(), strict=True)):
-        stored = rows.events.get(row)
-        values = (None, None) if stored is None else (stored.event, stored.event_id)
-        event, event_id = (schemas.ABSENT if value is None else value for value in values)
-        formatted.append(schemas.TimedRow(name, format_time(time), event, event_id))
-    return formatted
+    names, times = rows.names(model.catalogue.ids), rows.time.tolist()
+    shown = [
+        (time, _format_row(name, time, rows.events.get(row)))
+        for row, (name, time) in enumerate(zip(names, times, strict=True))
+    ]
+    for item, event in rows.hidden:
+        name = str(event.item) if item < 0 else model.catalogue.ids[item]
+        shown.append((event.time, _format_row(name, event.time, event)))
+    shown.sort(key=lambda pair: pair[0])
+    return [row for _, row in shown]
+
+
+def _format_row(name: schemas.Id, time: int, stored: StoredRow | None) -> schemas.TimedRow:
+    """Return an item id and a time (microseconds) as a row of a history.
+
+    `stored` is its event in the store, None for a row of the training log.
+    """
+    values = (None, None) if stored is None else (stored.event, stored.event_id)
+    event, event_id = (schemas.ABSENT if value is None else value for value in values)
+    return schemas.TimedRow(name, format_time(time), event, event_id)

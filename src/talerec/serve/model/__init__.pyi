@@ -1,5 +1,6 @@
 from talerec.serve.model.card import build_card as build_card
 from talerec.serve.model.card import model_times as model_times
+from talerec.serve.model.exploration import Explorer as Explorer
 from talerec.serve.model.item_updates import ItemUpdates as ItemUpdates
 from talerec.serve.model.learnable import read_learning_state as read_learning_state
 from talerec.serve.model.live_items import LiveItems as LiveItems

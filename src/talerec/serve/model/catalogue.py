@@ -131,6 +131,14 @@ class Catalogue:
         is_deleted = self._is_deleted is not None and position >= 0 and self._is_deleted[position]
         return -1 if is_deleted else position
 
+    def text_positions(self, item_ids: list[str]) -> list[int]:
+        """Return the positions of external item ids as text; -1 for unknown or deleted items."""
+        positions = self._items.text_positions(item_ids)
+        if self._is_deleted is not None:
+            positions = np.where((positions >= 0) & self._is_deleted[positions], -1, positions)
+        listed: list[int] = positions.tolist()
+        return listed
+
     def search(self, text: str, limit: int) -> list[int]:
         """Return up to `limit` positions of items whose title has every word, popular ones first.
 

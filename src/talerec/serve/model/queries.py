@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -35,7 +35,7 @@ from talerec.runtime import Array
 from talerec.serve import schemas
 from talerec.serve.model.availability import Availability
 from talerec.serve.model.catalogue import ItemValues
-from talerec.store import StoredRow, now_us
+from talerec.store import NegativeFeedback, StoredRow, now_us
 
 MAX_TIMESTAMP = 9e18  # later than any date, in any unit
 
@@ -87,6 +87,8 @@ class UserRows:
     time: Array  # microseconds since 1970
     # By row number, the rows that come from the event store; all others are of the training log.
     events: dict[int, StoredRow] = field(default_factory=dict)
+    # Negative feedback, oldest first: item positions (-1: unknown) and events, which are no rows.
+    hidden: tuple[tuple[int, StoredRow], ...] = ()
 
     def __len__(self) -> int:
         return len(self.item)
@@ -109,7 +111,8 @@ class UserRows:
         """Return the rows before a time (microseconds since 1970); a row at that time is not."""
         n_rows = int(np.searchsorted(self.time, when))
         events = {row: event for row, event in self.events.items() if row < n_rows}
-        return UserRows(self.item[:n_rows], self.time[:n_rows], events)
+        hidden = tuple(pair for pair in self.hidden if pair[1].time < when)
+        return UserRows(self.item[:n_rows], self.time[:n_rows], events, hidden)
 
     def copied(self) -> UserRows:
         """Return a copy in memory, which does not keep the mapped files of a model open.
@@ -118,7 +121,13 @@ class UserRows:
         """
         item, time = self.item.copy(), self.time.copy()
         item.flags.writeable = time.flags.writeable = False
-        return UserRows(item, time, self.events)
+        return UserRows(item, time, self.events, self.hidden)
+
+    def hidden_items(self, feedback: NegativeFeedback, now: int) -> frozenset[int]:
+        """Return the positions of items that negative feedback hides at a time (microseconds)."""
+        return frozenset(
+            item for item, event in self.hidden if item >= 0 and feedback.hides(event.time, now)
+        )
 
 
 def join_users(users: Sequence[UserRows]) -> Histories:
@@ -143,6 +152,7 @@ class ModelQuery(NamedTuple):
     history: list[schemas.HistoryRow]  # sent by the client; ignored if `rows` is set
     recency: float | None = None  # replaces the model parameter of this name, for this request
     rows: UserRows | None = None  # the stored history, set if the request names a user
+    hidden: frozenset[int] = frozenset()  # positions of items that the user does not want
 
     @property
     def n_rows(self) -> int:
@@ -162,10 +172,12 @@ class ModelQuery(NamedTuple):
         """Return a key that queries share if only their histories differ; None: compute alone.
 
         The key is (k, hide_seen, whether the history is a stored user's). None if the query sets
-        recency, a time (`as_of`), rules on items, or timestamps of its history rows.
+        recency, a time (`as_of`), rules on items, timestamps of its history rows, or hides items.
         """
         options = self.options
         if self.recency is not None or options.as_of is not None or options.has_item_rules:
+            return None
+        if self.hidden:
             return None
         if self.rows is not None:
             return options.k, options.hide_seen, True
@@ -173,11 +185,16 @@ class ModelQuery(NamedTuple):
         return (options.k, options.hide_seen, False) if is_untimed else None
 
 
-def build_query(request: schemas.HistoryRequest, rows: UserRows | None = None) -> ModelQuery:
+def build_query(
+    request: schemas.HistoryRequest,
+    rows: UserRows | None = None,
+    hidden: frozenset[int] = frozenset(),
+) -> ModelQuery:
     """Return a client's request as options and a history for one model.
 
-    `rows` is the history of the user that the request names; None if the request has a history. A
-    request without `k` (an explanation) gets k = 1. Unknown item ids are skipped.
+    `rows` is the history of the user that the request names; None if the request has a history.
+    `hidden` are positions of items that are not listed. A request without `k` (an explanation) gets
+    k = 1. Unknown item ids are skipped.
     """
     k, per = getattr(request, "k", 1), getattr(request, "per", None)
     rules = (request.allow, request.deny, request.where, per, request.boost, request.as_of)
@@ -185,7 +202,7 @@ def build_query(request: schemas.HistoryRequest, rows: UserRows | None = None) -
         options = _plain_options(k, request.hide_seen)
     else:
         options = RecommendOptions(k, request.hide_seen, *rules, "skip")
-    return ModelQuery(options, request.history, request.recency, rows)
+    return ModelQuery(options, request.history, request.recency, rows, hidden)
 
 
 @lru_cache(_MAX_CACHED)
@@ -310,6 +327,15 @@ class FilterCache:
             if len(self._conditions) > self._max_conditions:
                 self._conditions.popitem(last=False)
         return flags
+
+
+def hide_items(item_filter: ItemFilter, hidden: frozenset[int], n_items: int) -> ItemFilter:
+    """Return a filter that also leaves out the items at the positions `hidden` of `n_items`."""
+    if not hidden:
+        return item_filter
+    flags = np.ones(n_items, np.uint8)
+    flags[list(hidden)] = 0
+    return replace(item_filter, allowed=both(item_filter.allowed, flags))
 
 
 def _cache_size(entry_bytes: int) -> int:

@@ -17,6 +17,7 @@ from talerec.artifact import read_artifact
 from talerec.data import Histories, ItemField
 from talerec.models import restore_bundle
 from talerec.models.core import (
+    NO_FILTER,
     ItemFilter,
     Model,
     RecommendOptions,
@@ -33,6 +34,7 @@ from talerec.serve.model.queries import (
     FilterCache,
     ModelQuery,
     UserRows,
+    hide_items,
     join_users,
     read_history,
     weights_per_row,
@@ -74,7 +76,7 @@ class ServedModel:
         self._weights_per_row = weights_per_row(model.fitted.weights)
         # the cached function holds no reference to this object: a replaced model is freed at once
         self._model_with_recency = lru_cache(_MAX_RECENCIES)(model.with_params)
-        self._filters = FilterCache(model, None if self.live is None else self.live.availability)
+        self.filters = FilterCache(model, None if self.live is None else self.live.availability)
 
     def with_changes(self, changes: ItemChanges, trained_seq: int = 0) -> ServedModel:
         """Return this model with changes of the store's items; the model itself stays as it is.
@@ -161,7 +163,7 @@ class ServedModel:
         """
         n_rows = query.n_rows
         work = self._weights_per_row * n_rows + 20 * query.options.k * n_rows
-        return work > _MAX_FAST_WORK or self._filters.is_slow(query.options)
+        return work > _MAX_FAST_WORK or self.filters.is_slow(query.options)
 
     def recommend(self, query: ModelQuery) -> schemas.Recommendations:
         """Return the next items with reasons; trending items if no history item is known.
@@ -230,7 +232,8 @@ class ServedModel:
         own gets trending items.
         """
         options = queries[0].options
-        item_filter = self._filters.build_filter(options)
+        item_filter = self.filters.build_filter(options)
+        item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
         model = self._choose_model(queries[0])
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
@@ -252,14 +255,17 @@ class ServedModel:
             begin += n_items
         return answers
 
-    def top_items(self, rows: UserRows, now: int, k: int) -> list[int] | None:
+    def top_items(
+        self, rows: UserRows, now: int, k: int, hidden: frozenset[int] = frozenset()
+    ) -> list[int] | None:
         """Return the positions of the top k items for a user with these rows at the time `now`.
 
-        `now` is in microseconds since 1970. None without a usable history: the service then lists
-        the most popular items. An item's position is its number in the vocabulary.
+        `now` is in microseconds since 1970, `hidden` has positions of items that are left out. None
+        without a usable history: the service then lists the most popular items.
         """
         histories = join_users([rows]).as_of(now)
-        items, _, counts = rank_top(self.model, histories, min(k, len(self.items)))
+        item_filter = hide_items(NO_FILTER, hidden, len(self.items))
+        items, _, counts = rank_top(self.model, histories, min(k, len(self.items)), item_filter)
         if not self._uses_model_list(histories, 0, int(counts[0]), not len(rows)):
             return None
         top: list[int] = items[0, : counts[0]].tolist()
@@ -297,7 +303,7 @@ class ServedModel:
         if item >= len(self.items):
             return schemas.SimilarItems(self.version, item_id, [], title)
         history = Histories.from_ids([[item_id]], self.items, "error")
-        item_filter = self._filters.build_filter(_HIDE_SEEN)
+        item_filter = self.filters.build_filter(_HIDE_SEEN)
         items, scores, counts = rank_top(self.model, history, request.k, item_filter)
         top = items[0, : counts[0]].tolist()
         ranked = self.catalogue.rank_items(top, scores[0].tolist(), count(1), repeat(ABSENT))
@@ -377,7 +383,7 @@ class ServedModel:
         history, ids = read_history(query, self.items, self.model.fitted.unit)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
-        item_filter = self._filters.build_filter(query.options) if query.options.boost else None
+        item_filter = self.filters.build_filter(query.options) if query.options.boost else None
         explained = explain_item(model, history, target, query.options.boost, item_filter)
         rows = [
             schemas.Contribution(

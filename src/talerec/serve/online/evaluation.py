@@ -26,6 +26,7 @@ from talerec.serve.online.metrics import DAY, MEASURED, hash_user, measurement_f
 from talerec.serve.online.ranker import ServedModelRanker
 from talerec.serve.users import UserHistories, read_known_store
 from talerec.store import (
+    NO_FEEDBACK,
     EventTail,
     Exclusion,
     Measurement,
@@ -103,6 +104,7 @@ class OnlineEvaluator:
         self.share, self._models = share, models
         self._max_age, self._max_history = int(1e6 * max_age), max_history
         self._holder, self._lease_end = holder or uuid.uuid4().hex, 0.0
+        self.feedback = NO_FEEDBACK  # which events are negative, and are not evaluated
         self._progress: MeasurementProgress | None = None  # while it holds the lease
         self._recent, self._next_summary = measurement_frame([]), 0.0
 
@@ -164,7 +166,7 @@ class OnlineEvaluator:
                     user = hash_user(row.user, MEASURED)
                     measurements = [each for each in measurements if each.user != user]
                     deleted_users.append(user)
-                elif row.time in valid_times:
+                elif row.time in valid_times and not self.feedback.is_negative(row):
                     measurements += self._measure(row, models, int(now))
             if time.monotonic() > end:
                 break
@@ -235,7 +237,9 @@ class EvaluationProcess:
         self.stopping = threading.Event()
         store_id = read_known_store(folder)
         self._tail = EventTail(self._address, settings.max_history, known_store=store_id)
-        self._histories = UserHistories(self._tail, settings.max_history)
+        self._histories = UserHistories(
+            self._tail, settings.max_history, feedback=settings.feedback
+        )
         self._store = Store(self._address)
         self._holders = {"current": self._make_holder(settings.path, folder, "current")}
         if settings.candidate is not None:
@@ -293,11 +297,13 @@ class EvaluationProcess:
         settings = self._settings
         while not self.stopping.is_set():
             try:
-                return OnlineEvaluator(
+                evaluator = OnlineEvaluator(
                     self._address, settings.measure, self._current_models,
                     max_age=DAY * settings.live_days, max_history=settings.max_history,
                     holder=self._lease_holder,
                 )  # fmt: skip
+                evaluator.feedback = settings.feedback
+                return evaluator
             except StoreError:
                 self.stopping.wait(_RETRY_S)
         return None

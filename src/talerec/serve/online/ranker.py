@@ -18,6 +18,7 @@ from talerec.serve.users import UserHistories, find_rows, trained_seq
 from talerec.store import (
     MAX_BACKLOG,
     MAX_PER_USER,
+    NO_FEEDBACK,
     EventTail,
     Exclusion,
     Store,
@@ -52,6 +53,7 @@ class ServedModelRanker:
         self.version, self._model = model.version, model
         self._histories, self._tail = histories, tail
         self._popularity = EarlierPopularity(model, store, trained_seq(model, tail))
+        self._popularity.feedback = histories.feedback
 
     def rank_event(self, event: StoredRow, history: list[StoredRow]) -> int:
         """Return the rank, 1 to 10, of the event's item in the model's list right before it.
@@ -65,9 +67,11 @@ class ServedModelRanker:
         if exclusion is not None:
             return exclusion
         rows = self._histories.merge(model, event.user, history)
-        items = model.top_items(rows, event.time, LIST_LENGTH)
+        hidden = rows.hidden_items(self._histories.feedback, event.time)
+        items = model.top_items(rows, event.time, LIST_LENGTH, hidden)
         if items is None:
-            items = self._popularity.top_before(event, LIST_LENGTH)
+            popular = self._popularity.top_before(event, LIST_LENGTH + len(hidden))
+            items = [each for each in popular if each not in hidden][:LIST_LENGTH]
         return items.index(item) + 1 if item in items else 0
 
     def _find_exclusion(self, event: StoredRow, item: int) -> Exclusion | None:
@@ -104,6 +108,7 @@ class EarlierPopularity:
 
     def __init__(self, model: ServedModel, store: Store, seq: int) -> None:
         self._model, self._store, self._trained_seq = model, store, seq
+        self.feedback = NO_FEEDBACK  # which events are negative, and do not count
         self._seq = seq  # of the last row that was read
         self._times, self._items = array("q"), array("i")  # of events, sorted by time
         self._pairs = array("q")  # a hash of user and item of each event
@@ -143,7 +148,8 @@ class EarlierPopularity:
         del self._times[:-_MAX_EVENTS], self._items[:-_MAX_EVENTS], self._pairs[:-_MAX_EVENTS]
 
     def _add(self, events: list[StoredRow]) -> None:
-        """Insert events at their places by time."""
+        """Insert events at their places by time, without negative feedback."""
+        events = self.feedback.select_history(events)
         positions = self._model.items.text_positions([str(event.item) for event in events])
         for event, position in zip(events, positions.tolist(), strict=True):
             index = bisect_right(self._times, event.time)

@@ -35,7 +35,7 @@ from talerec.runtime import open_regular
 from talerec.serve import Settings
 from talerec.serve.model import LiveItems, learnable
 from talerec.serve.users import read_trained_seq, warn_if_restored
-from talerec.store import IdKinds, ItemChanges, ItemTail, Store
+from talerec.store import NO_FEEDBACK, IdKinds, ItemChanges, ItemTail, NegativeFeedback, Store
 
 logger = logging.getLogger("talerec")
 
@@ -59,21 +59,20 @@ def run_learner(settings: Settings, folder: Path) -> None:
         learnable.write_learning_state(folder, {**state, "state": "waiting", "next": begin})
         time.sleep(max(0.0, begin - time.time()))
         learnable.write_learning_state(folder, {**state, "state": "learning", "next": None})
-        state |= _run_round(settings.path, settings.store, state, settings.refit_every)
+        options = {"refit_every": settings.refit_every, "feedback": settings.feedback}
+        state |= _run_round(settings.path, settings.store, state, **options)
 
 
-def _run_round(
-    path: Path, address: str, state: dict[str, Any], refit_every: int | None = None
-) -> dict[str, Any]:
+def _run_round(path: Path, address: str, state: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Refit once from the store at `address`; return the changed fields of `state`.
 
-    `path` is the saved model, `refit_every` as for `learn`. `state` has the counters "rounds" and
+    `path` is the saved model, `options` are those of `learn`. `state` has the counters "rounds" and
     "failures"; a failure is logged and put into "error", with its time (Unix seconds) in "failed".
     Without new rows, "looked" is the time; else "learned" is the report of the fit.
     """
     changes: dict[str, Any] = {"rounds": state["rounds"] + 1, "error": None}
     try:
-        report = _learn_latest(path, address, refit_every)
+        report = _learn_latest(path, address, options)
     except (TalerecError, OSError, MemoryError, ValueError) as error:
         message = remove_secrets(address, str(error) or type(error).__name__)
         logger.warning("learning failed, the old model stays: %s", message)
@@ -88,7 +87,7 @@ def _run_round(
     return {**changes, "learned": {**report, "at": time.time()}}
 
 
-def _learn_latest(path: Path, address: str, refit_every: int | None) -> dict[str, Any] | None:
+def _learn_latest(path: Path, address: str, options: dict[str, Any]) -> dict[str, Any] | None:
     """Return `learn` of these arguments; start over if the saved model is replaced meanwhile.
 
     A fit or an install can replace it at any time; the next round may be a day away. The last of
@@ -96,17 +95,23 @@ def _learn_latest(path: Path, address: str, refit_every: int | None) -> dict[str
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(ReplacedArtifactError):
-            return learn(path, address, refit_every)
+            return learn(path, address, **options)
         logger.info("the model was replaced meanwhile: learning starts over")
-    return learn(path, address, refit_every)
+    return learn(path, address, **options)
 
 
-def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str, Any] | None:
+def learn(
+    path: Path,
+    address: str,
+    refit_every: int | None = None,
+    feedback: NegativeFeedback = NO_FEEDBACK,
+) -> dict[str, Any] | None:
     """Replace the saved model at `path` by one that has learned from new events of the store.
 
     `address` is that of the event store. The new model is built in a folder beside `path` and read
     back with all checks before it replaces the old one. An updatable model is updated; after
-    `refit_every` - 1 updates (0: never; None: as its class says) it is fitted anew.
+    `refit_every` - 1 updates (0: never; None: as its class says) it is fitted anew. Events that
+    are negative feedback are left out.
 
     Returns
     -------
@@ -135,7 +140,7 @@ def learn(path: Path, address: str, refit_every: int | None = None) -> dict[str,
             if meta.seq <= seq and items.seq <= (training.get(STORE_ITEM_SEQ, 0) * is_learned):
                 return None
             deleted_users = set(store.read_deletions(seq))
-            events = _read_events(store, seq, meta.seq)
+            events = _read_events(store, seq, meta.seq, feedback)
             events = _drop_other_kinds(events, store.id_kinds())
         bundle = read_artifact(path)
         if bundle.facts["version"] != manifest["version"]:
@@ -177,16 +182,19 @@ def _exclusive_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_events(store: Store, after: int, until: int) -> pl.DataFrame:
+def _read_events(store: Store, after: int, until: int, feedback: NegativeFeedback) -> pl.DataFrame:
     """Return user, item and time (microseconds) of the events with `after` < seq <= `until`.
 
     A frame with ids as text. The seq numbers the rows of the event store in commit order; deletions
-    of users, rows without an item, are left out.
+    of users, rows without an item, and negative feedback are left out.
     """
     schema = {columns.USER: pl.String, columns.ITEM: pl.String, columns.TIME: pl.Int64}
     frames = [pl.DataFrame(schema=schema)]
     while after < until and (rows := store.read_after(after, _READ_ROWS)):
-        events = [(row.user, row.item, row.time) for row in rows if row.item and row.seq <= until]
+        history = feedback.select_history(rows)
+        events = [
+            (row.user, row.item, row.time) for row in history if row.item and row.seq <= until
+        ]
         frames.append(pl.DataFrame(events, schema=schema, orient="row"))
         after = rows[-1].seq
     return pl.concat(frames)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from talerec.errors import TalerecError
 from talerec.models.core import STORE, STORE_SEQ
 from talerec.runtime import Array
 from talerec.serve.model import ServedModel, UserRows
-from talerec.store import CachedUser, EventTail, StoredRow
+from talerec.store import NO_FEEDBACK, CachedUser, EventTail, NegativeFeedback, StoredRow
 
 logger = logging.getLogger("talerec")
 
@@ -39,12 +40,19 @@ class UserHistories:
         The most rows of a history; older rows are cut off.
     versions : function
         Returns `vocabulary_key` of the models in use, whose merged histories stay in the cache.
+    feedback : NegativeFeedback
+        Which events hide their items, and are no rows of a history.
     """
 
     def __init__(
-        self, tail: EventTail | None, max_rows: int, versions: Callable[[], Collection[str]] = tuple
+        self,
+        tail: EventTail | None,
+        max_rows: int,
+        versions: Callable[[], Collection[str]] = tuple,
+        feedback: NegativeFeedback = NO_FEEDBACK,
     ) -> None:
         self.tail, self._max_rows, self._served_versions = tail, max_rows, versions
+        self.feedback = feedback
 
     def get(self, model: ServedModel, user: str) -> UserRows | None:
         """Return a user's history if that is quick; None if `load` has to read a remote store.
@@ -112,8 +120,17 @@ class UserHistories:
         on (up to the row number `last_trained`) are left out, and those that the log has; so are
         the log's rows if the user was deleted since. `tail` is the cache of the store, None without
         one. At most `max_rows` of the latest rows are returned, with item positions in the model's
-        vocabulary, -1 for unknown items.
+        vocabulary, -1 for unknown items. Negative feedback is no row: `hidden` has all of it.
         """
+        events, negative = self.feedback.split(events)
+        rows = self._merge_history(model, user, events)
+        if not negative:
+            return rows
+        positions = model.items.text_positions([str(event.item) for event in negative]).tolist()
+        return replace(rows, hidden=tuple(zip(positions, negative, strict=True)))
+
+    def _merge_history(self, model: ServedModel, user: str, events: list[StoredRow]) -> UserRows:
+        """Return `merge` of events without negative feedback."""
         last_trained = 0 if self.tail is None else trained_seq(model, self.tail)
         events = [event for event in events if event.seq > last_trained]
         log = model.model.fitted.log

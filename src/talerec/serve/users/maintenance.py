@@ -72,9 +72,11 @@ class StoreMaintenance:
         return min(now_us(), start + round(1e6 * (time.monotonic() - monotonic)))
 
     def prune(self, before: int, stop: threading.Event) -> None:
-        """Delete the store's events with a time before `before` (microseconds), in batches."""
+        """Delete events and impressions from before a time (microseconds), in batches."""
         seq: int | None = 0
         with self._tail.open_writer() as store:
             while seq is not None and not stop.wait(_PAUSE_S):
                 seq = store.prune(seq, before)
+            while store.prune_impressions(before) and not stop.wait(_PAUSE_S):
+                pass
             store.empty_log()

@@ -34,6 +34,7 @@ from talerec.store import (
     EventWriter,
     IdKinds,
     ItemTail,
+    NegativeFeedback,
     QueueFullError,
     StoreDamagedError,
     StoreError,
@@ -75,7 +76,7 @@ class UserState:
         self.tail: EventTail | None = None
         if (store := settings.store) is not None:
             options: dict[str, Any] = {"known_store": read_known_store(shared.folder)}
-            options["on_poll"] = self._on_poll
+            options |= {"on_poll": self._on_poll, "feedback": settings.feedback}
             self.tail = EventTail(store, settings.max_history, **options)
             (shared.folder / _STORE_FILE).write_text(self.tail.store)
             self.tail.subscribe(self._saved_deletions.collect)
@@ -87,7 +88,7 @@ class UserState:
         def keys() -> set[str]:
             return {model.vocabulary_key for model in models()}
 
-        self.histories = UserHistories(self.tail, settings.max_history, keys)
+        self.histories = UserHistories(self.tail, settings.max_history, keys, settings.feedback)
         self._writer: EventWriter | None = None
         self._stop = threading.Event()
         self._poll_thread: threading.Thread | None = None
@@ -101,7 +102,7 @@ class UserState:
         without an event store (`tail`, its cache, is None).
         """
         if self.tail is not None:
-            follow_events(self.tail, model)
+            follow_events(self.tail, model, self._settings.feedback)
 
     def _on_poll(self, tail: EventTail) -> None:
         """Save new deletions of users, read changed items, and publish how far this worker is.
@@ -200,10 +201,12 @@ class UserState:
         """Delete a user and return the seq of the deletion, its row number in the event store.
 
         On return the deletion is on disk, and all worker processes have read it, or a second has
-        passed. Nothing is recorded of a user whom neither the store nor a model in use knows.
-        ApiError if the store fails.
+        passed. Nothing is recorded of a user whom neither the store nor a model in use knows,
+        unless impressions are kept, some of which may wait to be written. ApiError if the store
+        fails.
         """
-        request = WriteRequest(deleted_user=user, always_record=self._is_in_a_model(user))
+        is_recorded = self._settings.impressions > 0 or self._is_in_a_model(user)
+        request = WriteRequest(deleted_user=user, always_record=is_recorded)
         seq: int = await self.write(request)
         end = time.monotonic() + _DELETION_WAIT_S
         while not self._shared.is_read_by_all(seq) and time.monotonic() < end:
@@ -309,13 +312,14 @@ def read_known_store(folder: Path) -> str:
     return ""
 
 
-def follow_events(tail: EventTail, model: ServedModel) -> None:
+def follow_events(tail: EventTail, model: ServedModel, feedback: NegativeFeedback) -> None:
     """Count the store's events after a model's training for its popular items, now and later.
 
     `tail` is this worker process's cache of the store: it passes every new row to
-    `model.popular.events`, the counts per item. If the store does not answer, only events from now
-    on are counted, and a warning is logged.
+    `model.popular.events`, the counts per item, which leave out `feedback`. If the store does not
+    answer, only events from now on are counted, and a warning is logged.
     """
+    model.popular.events.feedback = feedback
     add = model.popular.events.add
     try:
         tail.replay(add, trained_seq(model, tail))

@@ -1,0 +1,221 @@
+"""What was shown and clicked: rates with intervals, and the candidate's difference.
+
+A click is an event on a shown item, by the same user (by anybody, if the visitor was anonymous),
+within the attribution window after the answer. An event that names an answer can be a click of that
+answer only; an event that names none is a click of the user's latest answer with the item. However
+many events there are, an item of an answer is clicked once or not at all.
+
+Items that exploration put into a list are counted apart: rates of models, ranks and lists, and the
+comparison of a candidate, are those of the items that the model chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import polars as pl
+
+from talerec import columns
+from talerec.evaluation.intervals import mean_intervals
+from talerec.evaluation.sequences import OutcomeSums, describe_difference, difference_sequence
+from talerec.evaluation.user_sums import sum_users
+
+_SECOND_US = 1_000_000
+_CLOCK_SKEW_US = 60_000_000  # microseconds by which a client's clock may be behind the service's
+_MAX_RANK = 50  # ranks whose rates are shown
+_MAX_MODELS = 10  # versions whose rates are shown, the latest ones
+_KEY = ["recommendation_id", columns.ITEM]
+
+
+def attribute_clicks(
+    shown: pl.DataFrame, events: pl.DataFrame, window: int, negative: Collection[str] = ()
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return the shown items with a column `clicked`, and why other events are no clicks.
+
+    Of events that are no clicks, those are counted that name an answer among `shown`, that repeat a
+    click, or that are negative feedback on a shown item. An event with a time in whole seconds is
+    taken to be at the end of its second, since the answer before it may be in the same second.
+
+    Parameters
+    ----------
+    shown : DataFrame
+        A row per shown item, as `expand_impressions` returns them, with `time` in microseconds.
+    events : DataFrame
+        Columns user_id, item_id, time (microseconds), event (its name or null) and
+        recommendation_id, null without one.
+    window : int
+        Microseconds after an answer in which an event counts as its click.
+    negative : collection of str
+        Names of events that are negative feedback.
+    """
+    time = pl.col("time")
+    events = events.with_columns(
+        pl.when(time % _SECOND_US == 0).then(time + _SECOND_US - 1).otherwise(time).alias("time"),
+        pl.col("event").is_in(list(negative)).fill_null(value=False).alias("is_negative"),
+    )
+    named = events.filter(pl.col("recommendation_id").is_not_null())
+    matches, reasons = _match_named(shown, named, window)
+    plain = events.filter(pl.col("recommendation_id").is_null())
+    matches = pl.concat([matches, _match_plain(shown, plain, window)])
+    clicks = matches.filter(~pl.col("is_negative")).select(_KEY)
+    clicked = clicks.unique()
+    reasons["repeated"] = len(clicks) - len(clicked)
+    reasons["negative"] = len(matches) - len(clicks)
+    flag = pl.lit(value=True).alias("clicked")
+    frame = shown.join(clicked.with_columns(flag), on=_KEY, how="left")
+    return frame.with_columns(pl.col("clicked").fill_null(value=False)), reasons
+
+
+def _match_plain(shown: pl.DataFrame, events: pl.DataFrame, window: int) -> pl.DataFrame:
+    """Return the answer and item of each event that names no answer but follows one.
+
+    That is the user's latest answer with the item, at most `window` microseconds before the event.
+    """
+    of_users = shown.filter(pl.col(columns.USER).is_not_null())
+    return (
+        events.drop("recommendation_id")
+        .sort("time")
+        .join_asof(
+            of_users.select(*_KEY, columns.USER, "time").sort("time"),
+            on="time", by=[columns.USER, columns.ITEM], strategy="backward", tolerance=window,
+            check_sortedness=False,
+        )
+        .filter(pl.col("recommendation_id").is_not_null())
+        .select(*_KEY, "is_negative")
+    )  # fmt: skip
+
+
+def _match_named(
+    shown: pl.DataFrame, events: pl.DataFrame, window: int
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return the answer and item of each event that names an answer, and counts of the others.
+
+    An event of an answer that is not among `shown` is neither. Who names an answer has seen it, so
+    a time before the answer's, by at most a minute, is a difference between clocks.
+    """
+    answers = shown.select("recommendation_id", "time", columns.USER).unique("recommendation_id")
+    pairs = events.join(answers, on="recommendation_id", suffix=" shown")
+    pairs = pairs.join(
+        shown.select(*_KEY, pl.lit(value=True).alias("is_shown")), on=_KEY, how="left"
+    )
+    delay = pl.col("time") - pl.col("time shown")
+    same_user = (pl.col(columns.USER) == pl.col(f"{columns.USER} shown")).fill_null(value=True)
+    reason = (
+        pl.when(~same_user)
+        .then(pl.lit("other_user"))
+        .when(pl.col("is_shown").is_null())
+        .then(pl.lit("not_shown"))
+        .when(delay < -_CLOCK_SKEW_US)
+        .then(pl.lit("early"))
+        .when(delay > window)
+        .then(pl.lit("late"))
+    )
+    pairs = pairs.with_columns(reason.alias("reason"))
+    names = ("other_user", "not_shown", "early", "late")
+    counts = {name: int((pairs["reason"] == name).sum()) for name in names}
+    return pairs.filter(pl.col("reason").is_null()).select(*_KEY, "is_negative"), counts
+
+
+def count_rates(frame: pl.DataFrame, *by: str) -> list[dict[str, Any]]:
+    """Return impressions, clicks and their rate with a 95 % interval, by columns.
+
+    `frame` is what `attribute_clicks` returns, a row per shown item. The unit of the interval is
+    the user, since the clicks of a user depend on each other; an anonymous answer is a unit too.
+    """
+    unit = pl.coalesce(columns.USER, "recommendation_id").alias("unit")
+    sums = [pl.col("clicked").sum().cast(pl.Float64), pl.len().cast(pl.Float64).alias("shown")]
+    units = frame.with_columns(unit).group_by(*by, "unit").agg(*sums)
+    groups = units.partition_by(*by, as_dict=True) if by else {(): units}
+    rows = []
+    for key in sorted(groups, key=lambda values: tuple(str(value) for value in values)):
+        group = groups[key].sort("unit")
+        sums_of_users = sum_users(group.select("clicked").to_numpy(), group["shown"].to_numpy())
+        low, high = mean_intervals(sums_of_users)
+        clicks, shown = int(group["clicked"].sum()), int(group["shown"].sum())
+        rate = clicks / shown if shown else None
+        interval = [float(low[0]), float(high[0])]
+        values = {"impressions": shown, "clicks": clicks, "ctr": rate, "interval": interval}
+        rows.append({**dict(zip(by, key, strict=True)), **values, "users": len(group)})
+    return rows
+
+
+def compare_candidate(frame: pl.DataFrame, window: int, now: int) -> dict[str, Any] | None:
+    """Return the candidate's difference in click rate, with an interval valid at every look.
+
+    Each user enters once: with the clicks per shown item of the answers in one window after the
+    user's first answer, as soon as a further window has passed, in which the last of these answers
+    could be clicked. Counted are answers since the latest candidate's first one, of users who got
+    all answers from one of both. None without a candidate. Times are in microseconds.
+    """
+    frame = frame.filter(pl.col(columns.USER).is_not_null())
+    candidates = frame.filter(pl.col("role") == "candidate")
+    if candidates.is_empty():
+        return None
+    version = candidates.sort("time")["model"][-1]
+    start = candidates.filter(pl.col("model") == version)["time"].min()
+    is_compared = (pl.col("role") == "current") | (pl.col("model") == version)
+    users = (
+        frame.filter(is_compared & (pl.col("time") >= start))
+        .with_columns(pl.col("time").min().over(columns.USER).alias("first"))
+        .filter(pl.col("role").n_unique().over(columns.USER) == 1)
+        .filter(pl.col("first") + 2 * window <= now, pl.col("time") < pl.col("first") + window)
+        .group_by(columns.USER, "role")
+        .agg(pl.col("clicked").mean().alias("rate"))
+    )
+    sums = {}
+    for role in ("current", "candidate"):
+        rates = users.filter(pl.col("role") == role)["rate"]
+        sums[role] = OutcomeSums(len(rates), float(rates.sum()), float((rates**2).sum()))
+    interval = difference_sequence(sums["current"], sums["candidate"])
+    return {
+        "candidate": version,
+        "users": {role: total.users for role, total in sums.items()},
+        "ctr": {role: total.mean for role, total in sums.items()},
+        "difference": sums["candidate"].mean - sums["current"].mean,
+        "interval": None if interval is None else list(interval),
+        "advice": describe_difference(interval),
+    }
+
+
+def summarize_impressions(
+    shown: pl.DataFrame, events: pl.DataFrame, window: int, now: int, negative: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return all figures about what was shown, as /v1/stats has them.
+
+    `shown`, `events`, `window` and `negative` are those of `attribute_clicks`; `now` is in
+    microseconds.
+    """
+    every, reasons = attribute_clicks(shown, events, window, negative)
+    explored = every.filter(pl.col("explored"))
+    frame = every.filter(~pl.col("explored"))
+    by_rank = count_rates(frame.filter(pl.col("rank") <= _MAX_RANK), "rank")
+    lists = count_rates(frame.with_columns(pl.col("list").fill_null("recommend")), "list")
+    return {
+        "answers": every["recommendation_id"].n_unique(),
+        **count_rates(every)[0],
+        "by_model": _count_models(frame),
+        "by_role": {row.pop("role"): row for row in count_rates(frame, "role")},
+        "by_rank": {
+            str(row.pop("rank")): row for row in sorted(by_rank, key=lambda row: int(row["rank"]))
+        },
+        "by_list": {row.pop("list"): row for row in lists},
+        "explored": None if explored.is_empty() else count_rates(explored)[0],
+        "not_clicks": reasons,
+        "comparison": compare_candidate(frame, window, now),
+    }
+
+
+def _count_models(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return the rates of the latest ten versions of models, with the latest role of each."""
+    latest = (
+        frame.sort("time")
+        .group_by("model")
+        .agg(pl.col("role").last(), pl.col("time").max())
+        .sort("time", "model", descending=True)
+        .head(_MAX_MODELS)
+    )
+    roles = dict(latest.select("model", "role").iter_rows())
+    rates = count_rates(frame.filter(pl.col("model").is_in(list(roles))), "model")
+    rows = {row.pop("model"): row for row in rates}
+    return {model: {"role": role, **rows[model]} for model, role in roles.items()}

@@ -1,0 +1,161 @@
+"""What becomes of an answer before it is sent: exploration, its id, and its impression."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from talerec.serve import Settings, SharedState, schemas
+from talerec.serve.http.messages import HttpRequest
+from talerec.serve.model import Explorer, ModelQuery, ServedModel
+from talerec.serve.online import ImpressionCounts, is_in_share
+from talerec.serve.users import ImpressionQueue, ShownAnswer, StoreSigner
+from talerec.store import Event, ImpressionStore, StoreError, now_us
+
+logger = logging.getLogger("talerec")
+
+_SAMPLE = b"impressions"  # of the users whose answers are kept, independent of other samples
+_COUNT_S = 10.0  # seconds between two readings of new impressions, for exploration
+_DELAY_US = 5_000_000  # microseconds after which all impressions of a time are in the store
+_PERIOD_US = 28 * 86_400_000_000  # microseconds whose impressions count for exploration
+
+
+class ShownLists:
+    """The answers of one worker: signs them, explores in them, keeps a share of them.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the service.
+    shared : SharedState
+        The counters of the workers.
+    store_id : str
+        The id of the store; connections to another one fail. Empty if it is not known yet.
+    """
+
+    def __init__(self, settings: Settings, shared: SharedState, store_id: str) -> None:
+        self._settings, self._shared, self._store_id = settings, shared, store_id
+        self._signer = StoreSigner(self._connect())  # as answers may come before `start`
+        self.counts = ImpressionCounts(settings)
+        self._queue: ImpressionQueue | None = None
+        store = self._connect() if settings.impressions else None
+        if store is not None:
+            self._queue = ImpressionQueue(store, shared)
+        self._explorer = None
+        if settings.explore:
+            self._explorer = Explorer(settings.explore, settings.impressions)
+        self._stop = threading.Event()
+
+    def _connect(self) -> ImpressionStore | None:
+        """Return a new connection to the store, None without one."""
+        if self._settings.store is None:
+            return None
+        store = ImpressionStore(self._settings.store)
+        if self._store_id:
+            store.expect(self._store_id)
+        return store
+
+    def start(self) -> None:
+        """Start the threads that write impressions and count them for exploration."""
+        self._signer.follow(self._stop)
+        if self._queue is not None:
+            self._queue.start()
+        if self._explorer is not None:
+            threading.Thread(target=self._follow_counts, name="exposure", daemon=True).start()
+
+    def stop(self) -> None:
+        """Write the impressions that wait, for at most the setting `timeout`, and end."""
+        self._stop.set()
+        if self._queue is not None:
+            self._queue.stop(self._settings.timeout)
+
+    # -- answers --
+
+    def explores(self, http: HttpRequest, request: schemas.RecommendRequest) -> bool:
+        """May items with few impressions get places of the answer to this request?"""
+        return self._explorer is not None and _is_shown(http, request)
+
+    def explore(
+        self, model: ServedModel, query: ModelQuery, answer: schemas.Recommendations
+    ) -> None:
+        """Give places of an answer to items with few impressions, with known probabilities."""
+        if self._explorer is not None:
+            self._explorer.explore(model, query, answer)
+
+    def sign_and_keep(
+        self, http: HttpRequest, request: schemas.RecommendRequest, answer: schemas.Recommendations
+    ) -> None:
+        """Give an answer its id, and queue it if the user belongs to the kept share.
+
+        Not kept are answers that nobody sees (`impression` is false), those for another time
+        (`as_of`), and those of a model that the query string chose. Of anonymous visitors, a
+        random share of the answers is kept.
+        """
+        time = now_us()
+        answer.recommendation_id = shown_id = self._signer.make_id(time)
+        if self._queue is None or not _is_shown(http, request):
+            return
+        user = None if request.user_id is None else str(request.user_id)
+        if not is_in_share(user or shown_id, self._settings.impressions, _SAMPLE):
+            return
+        self._queue.add(ShownAnswer(answer, user, time, http.role, _describe_rules(request)))
+
+    def check_ids(self, events: list[Event]) -> tuple[list[Event], int]:
+        """Return events without ids of answers that no service of this store gave, and a count.
+
+        The events themselves are kept: a wrong id is no reason to lose one.
+        """
+        n_refused = 0
+        for n, event in enumerate(events):
+            shown_id = event.recommendation_id
+            if shown_id is not None and not self._signer.is_genuine(shown_id):
+                events[n] = event._replace(recommendation_id=None)
+                n_refused += 1
+        if n_refused:
+            self._shared.increment("recommendation_ids_refused", n_refused)
+        return events, n_refused
+
+    # -- figures --
+
+    def with_queue(self, summary: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the figures with the settings and the counters of the queue; None if off."""
+        if self._queue is None:
+            return None
+        names = ("queued", "written", "lost")
+        counters = {name: int(self._shared.total(f"impressions_{name}")) for name in names}
+        facts = {"share": self._settings.impressions, "attribution": self._settings.attribution}
+        return {**facts, "explore": self._settings.explore, "queue": counters, **(summary or {})}
+
+    def _follow_counts(self) -> None:
+        """Count new impressions per item from time to time, and pass them to the explorer."""
+        store, explorer = self._connect(), self._explorer
+        assert store is not None
+        assert explorer is not None
+        totals: dict[str, int] = {}
+        since = now_us() - _PERIOD_US
+        while True:
+            until = now_us() - _DELAY_US
+            try:
+                for item, count in store.count_shown(since, until).items():
+                    totals[item] = totals.get(item, 0) + count
+                since = until
+                explorer.set_counts(dict(totals))
+            except StoreError as error:
+                logger.warning("impressions could not be counted: %s", error)
+            if self._stop.wait(_COUNT_S):
+                store.close()
+                return
+
+
+def _is_shown(http: HttpRequest, request: schemas.RecommendRequest) -> bool:
+    """Does a user see the answer to this request, as far as the service knows?"""
+    return request.impression and request.as_of is None and http.role != "comparison"
+
+
+def _describe_rules(request: schemas.RecommendRequest) -> dict[str, Any] | None:
+    """Return a request's rules for items, id lists by their lengths; None without any."""
+    rules = {name: getattr(request, name) for name in ("where", "per", "boost", "recency")}
+    rules |= {name: len(getattr(request, name) or ()) for name in ("allow", "deny")}
+    rules |= {"hide_seen": request.hide_seen}
+    return {name: value for name, value in rules.items() if value} or None

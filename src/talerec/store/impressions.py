@@ -1,0 +1,183 @@
+"""Impressions of a store: the lists that were shown to users, beside the users' events.
+
+A row is one answer: who got it, when, from which model, under which rules, and its items in order
+with the probability of each. Ids of answers are signed with the store's secret and contain their
+time, so that a forged or old id is recognised without a look at the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Any, NamedTuple
+
+from talerec.store.ids import earliest_id
+from talerec.store.measurements import MeasurementStore
+from talerec.store.session import find_deletions, lock_meta
+
+ID_LENGTH = 38  # hexadecimal digits of a recommendation id: 14 of time, 12 random, 12 of signature
+_PAGE_ROWS = 5000  # rows read by one statement
+_COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
+
+
+class Impression(NamedTuple):
+    """One answer that was shown: its items from rank 1 on, and where they came from."""
+
+    id: str  # the recommendation id
+    user: str | None  # None for an anonymous visitor
+    time: int  # microseconds since 1970
+    model: str  # the version of the model
+    role: str  # of the model: "current" or "candidate"
+    list: str | None  # the name of the list; None for personal recommendations
+    rules: str | None  # JSON of the request's rules for items; None without any
+    items: str  # JSON array of item ids as text, by rank
+    probabilities: str | None  # JSON array: with which each item was put at its rank; None: all 1
+    explored: str | None  # JSON array of the ranks that went to items with few impressions
+
+
+class ShownEvent(NamedTuple):
+    """An event that may be a click on a shown item."""
+
+    user: str
+    item: str
+    time: int  # microseconds since 1970
+    event: str | None  # its name
+    recommendation_id: str | None
+
+
+class IdSigner:
+    """Makes recommendation ids and recognises those that another key made, or nobody.
+
+    Parameters
+    ----------
+    key : bytes
+        The secret of the store, up to 64 bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def make_id(self, time: int) -> str:
+        """Return a new id of an answer given at `time`, in microseconds since 1970."""
+        content = b"%b%b" % (time.to_bytes(7, "big"), os.urandom(6))
+        return (content + self._sign(content)).hex()
+
+    def is_genuine(self, text: str) -> bool:
+        """Was this id made with the same key?
+
+        Examples
+        --------
+        >>> signer = IdSigner(b"key")
+        >>> signer.is_genuine(signer.make_id(10**15)), signer.is_genuine("0" * 38)
+        (True, False)
+        """
+        try:
+            content = bytes.fromhex(text)
+        except ValueError:
+            return False
+        if text != content.hex() or len(text) != ID_LENGTH:
+            return False
+        return compare_digest(content[13:], self._sign(content[:13]))
+
+    def _sign(self, content: bytes) -> bytes:
+        """Return the six bytes that sign the time and the random part of an id."""
+        return blake2b(content, digest_size=6, key=self._key).digest()
+
+
+class ImpressionStore(MeasurementStore):
+    """An event store with the table of impressions, over one connection."""
+
+    def read_secret(self) -> bytes:
+        """Return the random key that signs the store's recommendation ids."""
+        secret: str = self._read("select secret from talerec_meta", ())[0][0]
+        return secret.encode()
+
+    def write_impressions(self, impressions: Sequence[Impression]) -> int:
+        """Store impressions in one commit; return how many, without those of deleted users.
+
+        One whose id is stored already counts, and is not stored again. Impressions of a user from
+        before the user's deletion are ignored, however late they arrive.
+        """
+        with self._transaction() as session:
+            _, deleted_until = lock_meta(session)
+            users = {row.user for row in impressions if row.user and row.time <= deleted_until}
+            deleted = find_deletions(session, users) if users else {}
+            rows = [row for row in impressions if row.time > deleted.get(row.user or "", -1)]
+            marks = ", ".join("?" * len(Impression._fields))
+            insert = f"insert into talerec_impressions ({_COLUMNS}) values ({marks})"
+            session.execute_many(f"{insert} on conflict do nothing", rows)
+        return len(rows)
+
+    def read_impressions(self, since: int, limit: int = 2**62) -> Iterator[list[Impression]]:
+        """Yield the impressions from `since` (microseconds) on, in the order of their ids.
+
+        They come in groups of at most 5,000, and at most `limit` in all.
+        """
+        after = earliest_id(since)
+        while limit > 0:
+            query = f"select {_COLUMNS} from talerec_impressions where id > ? order by id limit ?"
+            rows = self._read(query, (after, min(limit, _PAGE_ROWS)))
+            if not rows:
+                return
+            yield [Impression._make(row) for row in rows]
+            after, limit = rows[-1][0], limit - len(rows)
+
+    def find_start(self, since: int, limit: int) -> int:
+        """Return the time from which on the latest `limit` impressions since `since` were shown.
+
+        Times are in microseconds since 1970; `since` itself if there are no more than `limit`.
+        """
+        query = (
+            "select time from talerec_impressions where id > ? order by id desc limit 1 offset ?"
+        )
+        rows = self._read(query, (earliest_id(since), limit - 1))
+        return max(since, int(rows[0][0])) if rows else since
+
+    def read_shown_events(self, since: int) -> Iterator[list[ShownEvent]]:
+        """Yield events from `since` on that may be clicks, in groups of at most 5,000.
+
+        These are the events with a recommendation id, and those of users with impressions.
+        """
+        fields = "e.seq, e.user_id, e.item_id, e.time, e.event, e.recommendation_id"
+        queries = (
+            f"select {fields} from talerec_events e where e.recommendation_id > ? and e.seq > ?"
+            " order by e.seq limit ?",
+            f"select {fields} from (select distinct user_id from talerec_impressions"
+            " where id > ? and user_id is not null) u join talerec_events e"
+            " on e.user_id = u.user_id and e.time >= ? where e.recommendation_id is null"
+            " and e.seq > ? order by e.seq limit ?",
+        )
+        begin = earliest_id(since)
+        for query, parameters in zip(queries, ((begin,), (begin, since)), strict=True):
+            seq = -1
+            while rows := self._read(query, (*parameters, seq, 10 * _PAGE_ROWS)):
+                yield [ShownEvent._make(row[1:]) for row in rows]
+                seq = rows[-1][0]
+
+    def read_user_impressions(self, user: str) -> list[Impression]:
+        """Return a user's impressions, oldest first; also anonymous ones that led to an event."""
+        query = (
+            f"select {_COLUMNS} from talerec_impressions where user_id = ? or (user_id is null"
+            " and id in (select recommendation_id from talerec_events where user_id = ?"
+            " and recommendation_id is not null)) order by id"
+        )
+        return [Impression._make(row) for row in self._read(query, (user, user))]
+
+    def count_shown(self, since: int, until: int) -> dict[str, int]:
+        """Return how often each item was shown from `since` to before `until` (microseconds)."""
+        counts: dict[str, int] = {}
+        for rows in self.read_impressions(since):
+            for row in rows:
+                if row.time >= until:
+                    return counts
+                for item in json.loads(row.items):
+                    counts[item] = counts.get(item, 0) + 1
+        return counts
+
+
+def encode_list(values: Sequence[Any] | None) -> str | None:
+    """Return values as a JSON array for a column of the table; None stays None."""
+    return None if values is None else json.dumps(values, ensure_ascii=False)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from talerec.cli.app import Context, Panel, add_group, command, print_warning
+from talerec.cli.app import Context, Panel, add_group, command, explicit_options, print_warning
 from talerec.cli.completion import complete_values
 from talerec.cli.groups import LogSource
 from talerec.cli.item_tables import ItemTableOptions
@@ -22,6 +22,7 @@ from talerec.cli.options import (
     out,
     split_events,
 )
+from talerec.cli.streams import StreamOptions, import_stream
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
 from talerec.store import ID_KINDS, STORE_VARIABLE
@@ -143,11 +144,14 @@ def _write_log(log: Log, path: Path) -> None:
     Panel.LOGS,
     "talerec events import events.parquet --store sqlite:///shop.db",
     "talerec events import clicks.csv --event action --store postgresql://shop@db/shop",
+    "tail -n +1 -F events.ndjson | talerec events import - --follow --stream web",
     within=events,
     name="import",
 )
 def import_(
+    context: Context,
     source: LogSource,
+    stream: StreamOptions,
     store: StoreAddress = None,
     ids: Annotated[
         str | None,
@@ -165,14 +169,18 @@ def import_(
     from talerec.store import Store, import_log
 
     address = store_address(store)
+    stream.check(source, explicit_options(context))
+    if ids not in (None, *ID_KINDS):
+        raise TalerecError(f"--ids is {ids!r}; it takes integer or text")
+    if stream.follow:
+        import_stream(address, source, stream, ids, json=json)
+        return
     if source.weight is not None or source.event_weights is not None:
         raise TalerecError(
             "--weight and --event-weights are for fit; a store keeps unweighted events"
         )
     if source.has_sessions or source.basket is not None:
         raise TalerecError("sessions and baskets are for fit; a store keeps users' events")
-    if ids not in (None, *ID_KINDS):
-        raise TalerecError(f"--ids is {ids!r}; it takes integer or text")
     with Store.open(address) as opened, reporting(json):
         counts = import_log(opened, source.read(any_order=True), ids)
     if json:

@@ -188,6 +188,11 @@ def print_json(value: Any) -> None:
     print(_encode_json(value, 2) if len(text) <= _MAX_INDENTED else text)
 
 
+def print_json_line(value: Any) -> None:
+    """Print a value as JSON on one line of standard output."""
+    print(_encode_json(value, None))
+
+
 def print_json_list(values: Iterable[Any]) -> None:
     """Print a JSON list, each value on its own line as soon as the iterator yields it."""
     separator = "[\n"

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
+from talerec.errors import TalerecError
 from talerec.store.ids import earliest_id
 from talerec.store.measurements import MeasurementStore
 from talerec.store.session import find_deletions, lock_meta
 
 ID_LENGTH = 38  # hexadecimal digits of a recommendation id: 14 of time, 12 random, 12 of signature
+_ID_TEXT = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 _PAGE_ROWS = 5000  # rows read by one statement
 _COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
 
@@ -181,3 +184,10 @@ class ImpressionStore(MeasurementStore):
 def encode_list(values: Sequence[Any] | None) -> str | None:
     """Return values as a JSON array for a column of the table; None stays None."""
     return None if values is None else json.dumps(values, ensure_ascii=False)
+
+
+def validate_recommendation_id(value: object) -> None:
+    """Raise TalerecError unless a value has the form of the ids that answers have."""
+    if not isinstance(value, str) or not _ID_TEXT.fullmatch(value):
+        shown = repr(value)[:50]
+        raise TalerecError(f"recommendation_id {shown} is not an id as answers have it")

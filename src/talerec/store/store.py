@@ -13,7 +13,7 @@ Threads take turns on a connection; for parallel work, open the store more than 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 from talerec.errors import TalerecError
@@ -29,6 +29,7 @@ from talerec.store.feedback import NO_FEEDBACK, NegativeFeedback
 from talerec.store.ids import IdKinds, earliest_id
 from talerec.store.items import ItemStore
 from talerec.store.session import (
+    Session,
     count_equal_events,
     delete_impressions,
     find_deletions,
@@ -112,14 +113,19 @@ class Store(ItemStore):
 
     # -- writing --
 
-    def append(self, requests: Sequence[Sequence[Event]]) -> list[AppendResult | ConflictError]:
+    def append(
+        self,
+        requests: Sequence[Sequence[Event]],
+        before_commit: Callable[[Session, list[AppendResult | ConflictError]], None] | None = None,
+    ) -> list[AppendResult | ConflictError]:
         """Store the events of several requests in one commit and return the result of each.
 
         A request is a list of events; its result is the number of events stored now and before. An
         event whose `event_id` is stored with the same contents is a duplicate and is not stored
         again. Nor is an event of a deleted user up to the time for which the deletion holds. A
         request with an `event_id` that is stored with other contents is refused as a whole: its
-        result is a ConflictError, and the other requests are stored.
+        result is a ConflictError, and the other requests are stored. `before_commit` is called with
+        the results in the same transaction; a TalerecError that it raises rolls everything back.
         """
         with self._transaction() as session:
             seq, deleted_until = lock_meta(session)
@@ -137,6 +143,8 @@ class Store(ItemStore):
                 results.append(result)
                 rows += new
             insert_events(session, seq, rows)
+            if before_commit is not None:
+                before_commit(session, results)
         return results
 
     def append_missing(self, events: Sequence[Event], now: int) -> tuple[int, int]:

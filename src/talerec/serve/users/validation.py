@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 from talerec.errors import TalerecError
 from talerec.serve import ApiError, Settings, schemas
 from talerec.serve.model import ServedModel, parse_time
-from talerec.store import ID_LENGTH, MAX_CLOCK_SKEW, Event, IdKinds, find_kind, now_us, validate_id
-
-_RECOMMENDATION_ID = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
+from talerec.store import (
+    MAX_CLOCK_SKEW,
+    Event,
+    IdKinds,
+    find_kind,
+    now_us,
+    validate_id,
+    validate_recommendation_id,
+)
 
 
 def find_id_kinds(settings: Settings, model: ServedModel) -> IdKinds:
@@ -63,8 +67,8 @@ def _validate_event(event: schemas.NewEvent, unit: str, now: int, kinds: IdKinds
     if time_us > now + MAX_CLOCK_SKEW:
         raise TalerecError(f"timestamp {event.timestamp!r} is in the future")
     shown = event.recommendation_id
-    if shown is not None and not _RECOMMENDATION_ID.fullmatch(shown):
-        raise TalerecError(f"recommendation_id {shown[:50]!r} is not an id as answers have it")
+    if shown is not None:
+        validate_recommendation_id(shown)
     return Event(user, item, time_us, event.event, event_id, event.timestamp is not None, shown)
 
 

@@ -163,8 +163,8 @@ class _Follower:
             raise LineError(message)
 
     def _commit(
-        self, first: int, lines: Sequence[bytes | None], events: list[Event], event_lines: list[int],
-        problems: list[tuple[int, str]],
+        self, first: int, lines: Sequence[bytes | None], events: list[Event],
+        event_lines: list[int], problems: list[tuple[int, str]],
     ) -> StreamProgress:  # fmt: skip
         """Store the events of some lines with the stream's new cursor; return the progress.
 

@@ -13,7 +13,7 @@ import msgspec
 
 from talerec import __version__
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
-from talerec.serve.http.audience_routes import AudienceRequest, ItemAudience
+from talerec.serve.http.audience_schemas import AudienceRequest, ItemAudience
 from talerec.serve.http.item_schemas import (
     CatalogueItem,
     ItemDeleted,

@@ -64,13 +64,17 @@ def shop(tmp_path: Path) -> Path:
 
 
 def run(shop: Path, **environment: str) -> dict[str, Any]:
+    return json.loads(run_code(RUN, shop, **environment))
+
+
+def run_code(code: str, shop: Path, **environment: str) -> str:
     paths = os.pathsep.join([str(shop.parent), SOURCE])
     expected = {n: value for n, value in os.environ.items() if n != "NUMBA_CACHE_DIR"}
     result = subprocess.run(
-        [sys.executable, "-c", RUN], check=True, capture_output=True, text=True,
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True,
         env={**expected, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
     )  # fmt: skip
-    return json.loads(result.stdout)
+    return result.stdout
 
 
 def edit(path: Path, old: str, new: str, moment: float) -> None:
@@ -113,6 +117,24 @@ def test_a_damaged_cache_is_rebuilt(shop: Path) -> None:
         path.write_bytes(b"")
     assert run(shop)["value"] == 110
     assert run(shop)["loaded"] == 1
+
+
+USE_BLAS = """
+import sys, numba, numpy as np
+from shop.high.sums import total
+total(5)
+print("numba.np.arraymath" in sys.modules, "scipy.linalg" in sys.modules)
+rows = np.array([[1.0, 2.0, 4.0], [3.0, 5.0, 4.0]])
+assert (numba.njit(lambda x: x @ x.T)(rows) == rows @ rows.T).all()
+assert np.allclose(numba.njit(lambda x: np.cov(x))(rows), np.cov(rows))
+"""
+
+
+def test_a_cached_kernel_needs_no_scipy_and_functions_that_call_blas_compile_as_ever(
+    shop: Path,
+) -> None:
+    run(shop)
+    assert run_code(USE_BLAS, shop).split() == ["True", "False"]
 
 
 def test_kernels_are_read_from_a_folder_that_cannot_be_written_to(

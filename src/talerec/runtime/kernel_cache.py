@@ -15,9 +15,10 @@ import hashlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar
@@ -156,6 +157,7 @@ class KernelCache:
             return None
         try:  # Numba's `load_overload` without its first step, which loads the compiler (0.2 s)
             import_module("numba.core.runtime").rtsys.initialize(target)
+            _import_array_functions()
             return self._files._load_overload(signature, target)
         except Exception as error:  # a damaged file: the kernel is compiled and written again
             logger.debug("%s: a compiled kernel cannot be read: %r", self.cache_path, error)
@@ -177,6 +179,28 @@ class KernelCache:
         """Remove the kernel's compiled variants from disk, if there is a folder for them."""
         if self._files is not None:
             self._files.flush()
+
+
+@cache
+def _import_array_functions() -> None:
+    """Import Numba's array functions, which kernels need, without scipy.linalg.
+
+    Numba imports it to check that SciPy has BLAS, and again before it compiles a function that
+    calls BLAS. The check takes a tenth of the time in which a new process answers its first
+    request. Without the names replaced here, it is not skipped.
+    """
+    name = "numba.np.arraymath"
+    if name in sys.modules:
+        return
+    linalg = import_module("numba.np.linalg")
+    check = getattr(linalg, "ensure_blas", None)
+    if check is None:
+        return
+    linalg.ensure_blas = lambda: None  # type: ignore[attr-defined]
+    try:
+        import_module(name).ensure_blas = check  # type: ignore[attr-defined]
+    finally:
+        linalg.ensure_blas = check  # type: ignore[attr-defined]
 
 
 def _numba_cache(kernel: Any) -> Any:

@@ -57,31 +57,28 @@ def learn_trees(examples: Sequence[Examples], names: list[str], seed: int) -> Le
     beyond only the first. The trees that are returned learn from all users; their number is the
     median of those runs.
     """
-    data = _join(examples)
+    data = _Data.of(examples)
     n_queries = len(data.sizes)
     if n_queries < MIN_QUERIES:
         return None
     guards = range(_FOLDS if n_queries <= _SMALL else 1)
     fold = _assign_folds(examples, seed)
-    scores, n_trees = np.full(len(data.rows), np.nan), []
+    params = _params(n_queries)
+    bins, query_fold, n_trees = data.to_bins(names, params), fold[data.user], []
+    scores = [np.full(len(each.rows), np.nan) for each in examples]
     for guard in guards:
-        row_fold = np.repeat(fold[data.user], data.sizes)
         stop = (guard + 1) % _FOLDS
-        query_fold = fold[data.user]
         is_learning = (query_fold != guard) & (query_fold != stop)
-        booster = _train(data, is_learning, query_fold == stop, names)
-        text = _to_text(booster, booster.best_iteration)
-        in_guard = row_fold == guard
-        scores[in_guard] = score_rows(parse_trees(text, names), data.rows[in_guard])
+        booster = _train(params, data, bins, is_learning, query_fold == stop)
+        trees = parse_trees(_to_text(booster, booster.best_iteration), names)
+        for each, score in zip(examples, scores, strict=True):
+            in_guard = np.repeat(fold[each.user] == guard, np.diff(each.row_ptr))
+            score[in_guard] = score_rows(trees, each.rows[in_guard])
         n_trees.append(booster.best_iteration)
     count = max(1, int(np.median(n_trees)))
-    booster = _train(data, np.ones(n_queries, bool), None, names, count)
-    verdicts, first = [], 0
-    for each in examples:
-        part = scores[first : first + len(each.rows)]
-        verdicts.append(_compare(each, part, fold, guards))
-        first += len(each.rows)
-    return Learned(_to_text(booster, count), verdicts)
+    text = _to_text(_train(params, data, bins, None, None, count), count)
+    pairs = zip(examples, scores, strict=True)
+    return Learned(text, [_compare(each, score, fold, guards) for each, score in pairs])
 
 
 def _to_text(booster: Any, n_trees: int) -> bytes:
@@ -90,21 +87,44 @@ def _to_text(booster: Any, n_trees: int) -> bytes:
 
 
 class _Data(NamedTuple):
-    """Rows of features of all queries with rows, for LightGBM."""
+    """The queries with rows of all sets of examples, one set after the other, for LightGBM.
 
-    rows: Array
-    is_target: Array
+    Rows of features stay where they are: they take gigabytes on large logs.
+    """
+
+    rows: list[Array]  # of each set
+    is_target: Array  # of each row
     sizes: Array  # rows of each query
     user: Array  # of each query
 
+    @classmethod
+    def of(cls, examples: Sequence[Examples]) -> _Data:
+        """Return the queries with rows of these sets."""
+        sizes = [np.diff(each.row_ptr) for each in examples]
+        users = [each.user[size > 0] for each, size in zip(examples, sizes, strict=True)]
+        return cls(
+            [each.rows for each in examples if len(each.rows)],
+            np.concatenate([each.is_target for each in examples]),
+            np.concatenate([size[size > 0] for size in sizes]), np.concatenate(users),
+        )  # fmt: skip
 
-def _join(examples: Sequence[Examples]) -> _Data:
-    """Return the queries with rows of several sets of examples, one set after the other."""
-    sizes = [np.diff(each.row_ptr) for each in examples]
-    user = np.concatenate([each.user[size > 0] for each, size in zip(examples, sizes, strict=True)])
-    rows = np.concatenate([each.rows for each in examples])
-    is_target = np.concatenate([each.is_target for each in examples])
-    return _Data(rows, is_target, np.concatenate([size[size > 0] for size in sizes]), user)
+    def to_bins(self, names: list[str], params: dict[str, Any]) -> Any:
+        """Return all rows as a LightGBM dataset, which has a byte per feature and row.
+
+        names: of the features. Subsets share its bins (intervals of each feature), which depend on
+        the rows of all users, but not on which candidates are targets.
+        """
+        lightgbm = _import_lightgbm()
+        start = np.concatenate([start_scores(rows) for rows in self.rows])
+        dataset = lightgbm.Dataset(
+            self.rows, self.is_target, group=self.sizes, feature_name=names, init_score=start,
+            params=params,
+        )  # fmt: skip
+        return dataset.construct()
+
+    def find_rows(self, queries: Array) -> Array:
+        """Return the numbers of the rows of flagged queries."""
+        return np.flatnonzero(np.repeat(queries, self.sizes))
 
 
 def _assign_folds(examples: Sequence[Examples], seed: int) -> Array:
@@ -114,37 +134,41 @@ def _assign_folds(examples: Sequence[Examples], seed: int) -> Array:
     return fold
 
 
-def _train(
-    data: _Data, learn: Array, stop: Array | None, names: list[str], n_trees: int = _MAX_TREES
-) -> Any:
-    """Return a LightGBM booster that orders candidates (LambdaMART, NDCG@10).
-
-    learn, stop: flags of the queries that are learned from, and of those on which the number of
-    trees is chosen; stop None: `n_trees` trees. names: of the features.
-    """
+def _import_lightgbm() -> Any:
+    """Return the module lightgbm."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # else waiting threads keep cores busy
     import lightgbm
 
-    params = {
+    return lightgbm
+
+
+def _params(n_queries: int) -> dict[str, Any]:
+    """Return LightGBM's parameters for so many queries."""
+    return {
         "objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
-        "num_leaves": _LEAVES[len(data.sizes) > _FEW], "min_data_in_leaf": 300,
+        "num_leaves": _LEAVES[n_queries > _FEW], "min_data_in_leaf": 300,
         "feature_fraction": 0.7, "bagging_fraction": 0.8, "bagging_freq": 1,
         "lambdarank_truncation_level": 20, "num_threads": thread_count(), "verbose": -1,
         "seed": 0, "deterministic": True, "force_col_wise": True, "zero_as_missing": False,
     }  # fmt: skip
 
-    def dataset(queries: Array, reference: Any = None) -> Any:
-        rows = np.repeat(queries, data.sizes)
-        return lightgbm.Dataset(
-            data.rows[rows], data.is_target[rows], group=data.sizes[queries], feature_name=names,
-            init_score=start_scores(data.rows[rows]), reference=reference,
-        )  # fmt: skip
 
-    learning = dataset(learn)
+def _train(
+    params: dict[str, Any], data: _Data, bins: Any, learn: Array | None, stop: Array | None,
+    n_trees: int = _MAX_TREES,
+) -> Any:  # fmt: skip
+    """Return a LightGBM booster that orders candidates (LambdaMART, NDCG@10).
+
+    bins: the rows of `data` as a LightGBM dataset. learn, stop: flags of the queries that are
+    learned from, and of those on which the number of trees is chosen. learn None: all of them; stop
+    None: `n_trees` trees.
+    """
+    lightgbm = _import_lightgbm()
+    learning = bins if learn is None else bins.subset(data.find_rows(learn))
     if stop is None or not stop.any():
         return lightgbm.train(params, learning, n_trees)
     callbacks: list[Any] = [lightgbm.early_stopping(_PATIENCE, verbose=False)]
-    validation = dataset(stop, learning)
+    validation = bins.subset(data.find_rows(stop))
     return lightgbm.train(params, learning, n_trees, valid_sets=[validation], callbacks=callbacks)
 
 

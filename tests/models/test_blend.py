@@ -10,8 +10,10 @@ import command
 import talerec as tr
 from talerec.errors import TalerecError
 from talerec.models import MODELS
+from talerec.models.blend import fit_part, fit_parts
 from talerec.models.blend import parts as blend_parts
 from talerec.models.core import split_holdout
+from talerec.models.ranker.parts import build_parts
 
 SINGLE = ["tempo", "tale", "ease", "sknn", "stan", "markov", "popular", "trending", "fpmc", "swalk"]
 
@@ -167,3 +169,14 @@ def test_the_command_fits_and_shows_what_was_learned(tmp_path):
     )
     assert "popular has weight" in shown
     assert command.talerec("recommend", out, "--users", "1", "--json").json
+
+
+def test_parts_that_share_steps_of_their_fits_have_the_weights_of_fits_of_their_own():
+    log = tr.synthetic_log(6000, items=120, users=300, seed=2)
+    names = "tempo,slist,swalk,ease,rdlae,slis,tale"
+    apart = [fit_part(part, log) for part in build_parts(names)]
+    together = fit_parts(build_parts(names), log, "ranker")
+    for a, b in zip(apart, together, strict=True):
+        ours, theirs = (model.fitted.weights.stored()[1] for model in (a, b))
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[name], theirs[name], equal_nan=True) for name in ours)

@@ -12,9 +12,11 @@ import numpy as np
 from talerec.data import Log
 from talerec.errors import TalerecError
 from talerec.models.core import (
+    FitCache,
     HoldoutQueries,
     ItemFilter,
     Model,
+    SharedFits,
     parse_settings,
     rank_top,
     registry,
@@ -95,17 +97,32 @@ def part_class(name: str) -> type[Model]:
     return registry.LIBRARY_MODELS[name]
 
 
-def fit_part(model: Model, log: Log, whole: str = "blend") -> Model:
+def fit_part(model: Model, log: Log, whole: str = "blend", cache: FitCache | None = None) -> Model:
     """Fit a model to a log and return it; a TalerecError names it as a part of the `whole`.
 
-    whole: the name of a model that is made of models, its parts.
-    Parts score the items of the log alone, and not those that only the item table has.
+    whole: the name of a model that is made of models, its parts. cache: of steps that fits to this
+    log have in common. Parts score the items of the log alone, and not those that only the item
+    table has.
     """
     try:
-        return model.fit(replace(log, catalogue=None))
+        return model.fit(without_catalogue(log), cache=cache)
     except TalerecError as error:
         message = f"{model.name}, a part of the {whole}, cannot be fitted: {error}"
         raise TalerecError(message) from error
+
+
+def fit_parts(models: Sequence[Model], log: Log, whole: str) -> list[Model]:
+    """Fit models to a log as `fit_part` does, and return them.
+
+    Steps that they have in common, such as Grams, are computed once.
+    """
+    cache, log = SharedFits(), without_catalogue(log)
+    return [fit_part(model, log, whole, cache) for model in models]
+
+
+def without_catalogue(log: Log) -> Log:
+    """Return a log without the items that only its item table has."""
+    return log if log.catalogue is None else replace(log, catalogue=None)
 
 
 # -- weights ---------------------------------------------------------------------------------------

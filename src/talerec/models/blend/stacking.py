@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from talerec.ranking import Query, Weights
 from talerec.runtime import Array
 
 
-def stack_parts(parts: list[Model | None], weights: Array, is_learned: bool) -> Weights:
+def stack_parts(parts: Sequence[Model | None], weights: Array, is_learned: bool) -> Weights:
     """Return the weights of a blend: the blocks (matrices) of its fitted parts, stacked.
 
     parts: in order, None for a part with weight 0. weights: the factor of each part's scores.

@@ -9,8 +9,7 @@ import numpy as np
 
 from talerec.data import Log
 from talerec.features import ItemTimes, feature_groups, feature_names
-from talerec.models.blend import fit_part
-from talerec.models.core import Model
+from talerec.models.blend import fit_parts
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
 from talerec.models.ranker.importance import measure_shares
@@ -65,9 +64,7 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
         texts.append(b"" if trained is None else trained.text)
         verdicts.append([None, None] if trained is None else trained.verdicts)
     with clock("parts"):
-        fitted: list[Model | None] = [
-            fit_part(part, log, "ranker") for part in build_parts(plan.parts)
-        ]
+        fitted = fit_parts(build_parts(plan.parts), log, "ranker")
     return store(fitted, plan.parts, log, repeats, LearnedTrees(texts, verdicts, shares))
 
 
@@ -82,8 +79,7 @@ def _ask_rounds(
     sets = []
     for held_out in rounds:
         with clock("parts of held-out rows"):
-            models = build_parts(plan.parts)
-            parts = [fit_part(part, held_out.train, "ranker") for part in models]
+            parts = fit_parts(build_parts(plan.parts), held_out.train, "ranker")
         stage = FirstStage(parts, times, repeats, plan.candidates)
         with clock("features"):
             sets.append(_ask(stage, held_out, repeats))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,7 +136,7 @@ def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[
 
 
 def store(
-    parts: list[Model | None], text: str, log: Log, repeats: bool, trained: LearnedTrees
+    parts: Sequence[Model | None], text: str, log: Log, repeats: bool, trained: LearnedTrees
 ) -> Weights:
     """Return the weights of a ranker: the stacked blocks of its fitted parts, and its arrays.
 

@@ -173,6 +173,18 @@ def test_contributions_add_up_to_the_score(model):
             assert explained["contribution"].sum() == pytest.approx(row["score"], abs=1e-12)
 
 
+def test_base_scores_of_several_items_are_those_of_each(model):
+    if not isinstance(model, tr.Model):
+        pytest.skip("a ranker has no base scores of several items")
+    history = Histories.from_ids([[3, 1, 3, 2]], model.fitted.items)
+    targets = np.array([5, 0, 7, 5])
+    scores = model.base_scores(history, targets)
+    if scores is None:
+        assert model.base_score(history, 5) is None
+        return
+    assert scores.tolist() == [model.base_score(history, target) for target in targets.tolist()]
+
+
 def test_a_users_contributions_add_up_to_the_score_it_is_recommended_by(model):
     log = model.fitted.log
     for place, user in enumerate(log.users.ids[:4].to_list()):

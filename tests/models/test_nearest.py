@@ -385,3 +385,33 @@ def test_ranks_over_runs_are_places_in_the_list(base, hide_seen):
         for place, row in zip(places.tolist(), actual, strict=True):
             order = [item for item, _ in row]
             assert place == (order.index(target) + 1 if target in order else 0)
+
+
+def slow_contributions(model, x, history, targets):
+    """What each row adds: each neighbor's part of a score, divided by the shared items' weights."""
+    block, users = model._histories, model.fitted.weights.query_arrays["user"]
+    first = max(0, len(history.item) - model.max_history)
+    rows = {int(history.item[r]): r for r in range(first, len(history.item))}  # the last one each
+    rows.pop(-1, None)
+    out = np.zeros((len(targets), len(history.item)))
+    for entry, similarity in zip(x.source.tolist(), x.weight.tolist(), strict=True):
+        low, high = block.indptr[users[entry]], block.indptr[users[entry] + 1]
+        theirs = block.indices[low:high].tolist()
+        shared = [r for item, r in rows.items() if item in theirs]
+        weights = {r: math.exp((r + 1 - len(history.item)) / model._decays[0]) for r in shared}
+        for n, target in enumerate(targets.tolist()):
+            if target in theirs:
+                part = similarity * block.decay[abs(entry - low - theirs.index(target))]
+                for r in shared:
+                    out[n, r] += part * weights[r] / sum(weights.values())
+    return out
+
+
+@given(wide, models(), timed)
+@settings(max_examples=80, deadline=None)
+def test_contributions_are_parts_of_neighbors_divided_among_shared_items(log, model, history):
+    model.fit(log)
+    one = tr.Histories.from_ids([history], log.items, "skip")
+    x, targets = model.query(one), np.array([*range(len(log.items)), 0])[::-1]  # one twice
+    expected = slow_contributions(model, x, one, targets)
+    np.testing.assert_allclose(model.contributions(x, one, targets), expected, rtol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,13 @@ def feature_groups(parts: list[str]) -> ReasonGroups:
     return ReasonGroups(groups, families, [0, *np.cumsum(sizes)[:-1].tolist()])
 
 
+@lru_cache
+def _first_columns(parts: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the first column of each family, then the number of columns; parts: of the names."""
+    sizes = [len(family.names(list(parts))) for family in FAMILIES]
+    return (0, *np.cumsum(sizes).tolist())
+
+
 def build_features(inputs: FeatureInputs, parts: list[str]) -> tuple[Array, Array]:
     """Return where each request's rows begin (indptr), and a row of features per candidate.
 
@@ -54,13 +62,12 @@ def build_features(inputs: FeatureInputs, parts: list[str]) -> tuple[Array, Arra
     order of its candidates. parts: the names of the first stage's models. The result does not
     depend on how requests are grouped. Works on all cores.
     """
-    sizes = [len(family.names(parts)) for family in FAMILIES]
-    columns = np.concatenate([[0], np.cumsum(sizes)])
+    columns = _first_columns(tuple(parts))
     indptr = np.concatenate([[0], np.cumsum(inputs.counts)]).astype(np.int64)
     out = np.empty((indptr[-1], columns[-1]), np.float32)
 
     def work(a: int, b: int) -> None:
-        for family, column in zip(FAMILIES, columns.tolist(), strict=False):
+        for family, column in zip(FAMILIES, columns, strict=False):
             family.fill(inputs, indptr, a, b, out, column)
 
     if len(inputs.counts) == 1:  # needs no chunks, threads or progress bars

@@ -287,15 +287,15 @@ class Blend(_BlendState):
             total += weight * part.contributions(part.query(history), history, targets)
         return total
 
-    def base_score(self, history: Histories, target: int) -> float | None:
-        """Return the weighted sum of the parts' base scores; None if no part has one.
+    def base_scores(self, history: Histories, targets: Array) -> Array | None:
+        """Return the weighted sums of the parts' base scores; None if no part has any.
 
-        A base score is the part of an item's score that no history row contributes. target: an item
-        position.
+        A base score is the part of an item's score that no history row contributes. targets: item
+        positions.
         """
-        bases = [(weight, part.base_score(history, target)) for weight, part in self._fitted_parts]
+        bases = ((w, part.base_scores(history, targets)) for w, part in self._fitted_parts)
         weighted = [weight * base for weight, base in bases if base is not None]
-        return sum(weighted) if weighted else None
+        return sum(weighted, np.zeros(len(targets))) if weighted else None
 
     def describe_learned(self) -> list[str]:
         """Return sentences on the weights of the parts (models), and on what each part learned."""

@@ -147,8 +147,16 @@ class Model(RecommenderModel):
     def base_score(self, history: Histories, target: int) -> float | None:
         """Return the part of an item's score that no history row contributes; None without one.
 
+        target: an item position. See `base_scores`.
+        """
+        scores = self.base_scores(history, np.array([target]))
+        return None if scores is None else float(scores[0])
+
+    def base_scores(self, history: Histories, targets: Array) -> Array | None:
+        """Return the part of each target's score that no history row contributes, or None.
+
         It is the item's base score, such as its popularity, plus what sources that stand for no
-        item (source_item -1) add. target: an item position.
+        item (source_item -1) add. targets: item positions. None: no item has such a part.
         """
         weights = self.fitted.weights
         has_other_sources = self.sources_are_items and any(
@@ -157,12 +165,15 @@ class Model(RecommenderModel):
         )
         if weights.base is None and not has_other_sources:
             return None
-        base = 0.0 if weights.base is None else float(np.nan_to_num(weights.base[target]))
+        base = np.zeros(len(targets))
+        if weights.base is not None:
+            base += np.nan_to_num(weights.base[targets])
         if not has_other_sources:
             return base
         x = self.query(history)
-        parts = weights.contributions(x, np.array([target]))[0, weights.source_items(x) < 0]
-        return base + float(parts.sum())
+        parts = weights.contributions(x, targets)[:, weights.source_items(x) < 0]
+        base += np.ascontiguousarray(parts).sum(axis=1)
+        return base
 
     def row_weights(self, history: Histories) -> Array | None:
         """Return the query weight of each row of one history; None if sources are not items.

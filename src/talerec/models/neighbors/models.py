@@ -16,8 +16,9 @@ from talerec.models.neighbors.search import (
     check_index,
     find_neighbors,
 )
+from talerec.models.neighbors.shares import divide_among_shared
 from talerec.ranking import Query, SequenceBlock, Weights
-from talerec.runtime import Array, Clock
+from talerec.runtime import Array, Clock, as_readonly
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,19 +110,14 @@ class SKNN(Model):
         it shares.
         """
         block, users = self._histories, self.fitted.weights.query_arrays["user"]
-        shares = np.zeros((len(targets), len(history.item)))
         rows = np.array(_last_rows(history.item, self.max_history), np.int64)
         weights = np.exp((rows + 1 - len(history.item)) / self._decays[0])
-        for entry, similarity in zip(x.source.tolist(), x.weight.tolist(), strict=True):
-            lo, hi = block.indptr[users[entry]], block.indptr[users[entry] + 1]
-            neighbor_items = block.indices[lo:hi]
-            target, position = np.nonzero(targets[:, None] == neighbor_items)
-            if not target.size:
-                continue
-            part = similarity * block.decay[np.abs(entry - lo - position)]
-            is_shared = np.isin(history.item[rows], neighbor_items)
-            share = weights[is_shared] / weights[is_shared].sum()
-            shares[np.ix_(target, rows[is_shared])] += part[:, None] * share
+        shared = np.zeros((len(targets), len(rows)))
+        neighbors = (x.source, as_readonly(users[x.source]), x.weight)
+        sequences = (block.indptr, block.indices, np.ascontiguousarray(block.decay, np.float64))
+        divide_among_shared(sequences, neighbors, history.item[rows], weights, targets, shared)
+        shares = np.zeros((len(targets), len(history.item)))
+        shares[:, rows] = shared
         return shares
 
 

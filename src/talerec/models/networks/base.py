@@ -284,14 +284,15 @@ class NeuralModel(_NetworkState):
             losses[:, rows] = self._scores(x, targets) - scores
         return losses
 
-    def base_score(self, history: Histories, target: int) -> float | None:
-        """Return the target's score less the contributions of all rows of the history.
+    def base_scores(self, history: Histories, targets: Array) -> Array | None:
+        """Return the targets' scores less the contributions of all rows of the history.
 
-        A row's contribution is what the score loses without it; target: an item position.
+        A row's contribution is what the score loses without it; targets: item positions.
         """
-        targets, x = np.array([target]), self.query(history)
-        contributions = self.contributions(x, history, targets)
-        return float(self._scores(x, targets)[0, 0] - contributions.sum())
+        x = self.query(history)
+        rows = self.contributions(x, history, targets).sum(axis=1)
+        rest: Array = self._scores(x, targets)[:, 0] - rows
+        return rest
 
     def _scores(self, x: Query, targets: Array) -> Array:
         """Return scores, target x query; 0 for a query without sources.

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from talerec.data import Histories
 from talerec.features import FAMILIES, ReasonGroups, feature_groups
+from talerec.models.core import Model
 from talerec.models.ranker.candidates import Requests
 from talerec.models.ranker.second_stage import SecondStage
 from talerec.ranking import FamilyShare, Mask
@@ -52,8 +54,9 @@ def explain_by_trees(
         rows[chosen] = _divide_among_rows(second, requests, items[chosen], by_family, ranks)
         rows[chosen, -1] += scores
         whole[chosen] = np.abs(by_family).sum(axis=1)
-        for n, contributions in zip(chosen.tolist(), by_group, strict=True):
-            families[n] = list_families(groups, contributions)
+        listed = _list_families(groups, by_group, by_family)
+        for n, shares in zip(chosen.tolist(), listed, strict=True):
+            families[n] = shares
     return ItemExplanations(rows, families, whole)
 
 
@@ -64,20 +67,34 @@ def explain_by_part(rows: Array) -> ItemExplanations:
     return ItemExplanations(with_rest, no_families, np.full(len(rows), np.nan))
 
 
-def list_families(groups: ReasonGroups, contributions: Array) -> list[FamilyShare]:
-    """Return what each family adds to one item's score, from what each group of features adds.
+def _list_families(
+    groups: ReasonGroups, by_group: Array, by_family: Array
+) -> list[list[FamilyShare]]:
+    """Return what each family of features adds to each item's score, with a reason.
 
-    The reason of a family is that of its group that adds most to what the family adds.
+    by_group, by_family: item x group, and item x family of features. The reason of a family is that
+    of its group that adds most to what the family adds.
     """
-    by_family = _sum_by_family(groups, contributions[None])[0]
-    whole = max(float(np.abs(by_family).sum()), 1e-300)
-    shares = []
-    for number, total in enumerate(by_family.tolist()):
-        members = [g for g, family in enumerate(groups.family) if family == number]
-        strongest = max(members, key=lambda g: contributions[g] * (1 if total >= 0 else -1))
-        reason = groups.groups[strongest].reason
-        shares.append(FamilyShare(_FAMILY_NAMES[number], reason, total, total / whole))
-    return shares
+    members: list[list[int]] = [[] for _ in FAMILIES]
+    for group, family in enumerate(groups.family):
+        members[family].append(group)
+    whole = np.maximum(np.abs(by_family).sum(axis=1), 1e-300)
+    rows = zip(by_group.tolist(), by_family.tolist(), whole.tolist(), strict=True)
+    return [
+        [
+            FamilyShare(
+                _FAMILY_NAMES[number], _reason(groups, which, added, total), total, total / all_
+            )
+            for number, (which, total) in enumerate(zip(members, totals, strict=True))
+        ]
+        for added, totals, all_ in rows
+    ]
+
+
+def _reason(groups: ReasonGroups, members: list[int], added: list[float], total: float) -> str:
+    """Return the reason of the group, among members of a family, that adds most to its total."""
+    choose = max if total >= 0 else min
+    return groups.groups[choose(members, key=added.__getitem__)].reason
 
 
 def _sum_by_family(groups: ReasonGroups, contributions: Array) -> Array:
@@ -104,8 +121,7 @@ def _divide_among_rows(
         members = np.flatnonzero(best == number)
         if members.size:
             rows = np.abs(next(iter(part.explain_targets(history, [items[members]]))))
-            base = [abs(part.base_score(history, int(item)) or 0.0) for item in items[members]]
-            total = rows.sum(axis=1) + base
+            total = rows.sum(axis=1) + np.abs(_base_scores(part, history, items[members]))
             shares = rows / np.where(total > 0, total, 1.0)[:, None]
             out[members, :n_rows] = shares * by_family[members, _PARTS, None]
     last = {item: row for row, item in enumerate(history.item.tolist())}
@@ -122,8 +138,14 @@ def _explain_others(second: SecondStage, requests: Requests, items: Array) -> Ar
     rows = next(iter(first.explain_targets(history, [items])))
     everything = Mask.make(history, hide_seen=False)
     top = float(first.rank_masked(history, everything, 1).scores[0, 0])
-    base = [first.base_score(history, int(item)) or 0.0 for item in items]
-    return np.column_stack([rows, np.array(base) - top + second.floor])
+    base = _base_scores(first, history, items)
+    return np.column_stack([rows, base - top + second.floor])
+
+
+def _base_scores(part: Model, history: Histories, items: Array) -> Array:
+    """Return the part of each item's score that no history row contributes; 0 without one."""
+    scores = part.base_scores(history, items)
+    return np.zeros(len(items)) if scores is None else scores
 
 
 def are_candidates(second: SecondStage, requests: Requests, items: Array) -> Array:

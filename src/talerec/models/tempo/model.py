@@ -384,10 +384,10 @@ class Tempo(PlanCachingModel):
     def _snapshots(self) -> PopularitySnapshots:
         return PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
 
-    def base_score(self, history: Histories, target: int) -> float | None:
-        """Return what popularity adds to item `target`'s score; None if it has no weight."""
+    def base_scores(self, history: Histories, targets: Array) -> Array | None:
+        """Return what popularity adds to the scores of items; None if it has no weight."""
         has_popularity = self.popularity_weight != 0 and len(self._snapshots.lifetime) > 0
-        return super().base_score(history, target) if has_popularity else None
+        return super().base_scores(history, targets) if has_popularity else None
 
     def describe_learned(self) -> list[str]:
         """Return sentences on learned query parameters; empty if `learn` is off."""

@@ -9,10 +9,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from talerec.errors import TalerecError
 from talerec.evaluation import (
     attribute_clicks,
     compare_candidate,
     count_rates,
+    estimate_policy_rate,
     summarize_impressions,
 )
 
@@ -234,3 +236,47 @@ def test_the_comparison_is_that_of_a_slow_twin(seed: int) -> None:
     assert comparison["ctr"] == pytest.approx(means)
     difference = means["candidate"] - means["current"]
     assert comparison["difference"] == pytest.approx(difference)
+
+
+def test_an_estimate_for_another_policy_is_right_in_the_mean() -> None:
+    """Each place shows one of three items; the weights of all outcomes make the mean exact."""
+    rates, kept, other = [0.5, 0.2, 0.1], [0.7, 0.2, 0.1], [0.1, 0.3, 0.6]
+    mean = 0.0
+    for item, probability in enumerate(kept):
+        for is_clicked in (True, False):
+            frame = policy_frame([item] * 12, [is_clicked] * 12, kept, other)
+            chance = probability * (rates[item] if is_clicked else 1 - rates[item])
+            mean += chance * estimate_policy_rate(frame, "other")["ctr"]
+    assert mean == pytest.approx(sum(p * r for p, r in zip(other, rates, strict=True)))
+
+
+def test_the_interval_of_an_estimate_covers_the_truth() -> None:
+    rates, kept, other = [0.3, 0.2, 0.1], [0.6, 0.2, 0.2], [0.1, 0.3, 0.6]
+    truth = sum(p * r for p, r in zip(other, rates, strict=True))
+    chance, covered = random.Random(5), 0
+    for _ in range(200):
+        items = chance.choices(range(3), kept, k=400)
+        frame = policy_frame(items, [chance.random() < rates[n] for n in items], kept, other)
+        low, high = estimate_policy_rate(frame, "other")["interval"]
+        covered += low <= truth <= high
+    assert 182 <= covered <= 198
+
+
+def test_the_estimate_of_the_policy_itself_is_its_click_rate() -> None:
+    frame = policy_frame([0, 1, 2] * 10, [True, False, False] * 10, [0.5, 0.25, 0.25], [0.0] * 3)
+    estimate = estimate_policy_rate(frame, "probability")
+    assert estimate["ctr"] == pytest.approx(1 / 3)
+    assert estimate["effective"] == pytest.approx(30)
+    assert estimate_policy_rate(frame, "other") == {"ctr": 0, "interval": [0, 0], "effective": 0}
+    with pytest.raises(TalerecError, match="9 users are too few"):
+        estimate_policy_rate(frame.head(9), "other")
+
+
+def policy_frame(
+    items: list[int], clicked: list[bool], kept: list[float], other: list[float]
+) -> pl.DataFrame:
+    """Return a row per shown item, each of a user of its own."""
+    users = [f"u{n}" for n in range(len(items))]
+    columns = {"user_id": users, "recommendation_id": users, "clicked": clicked}
+    chances = {"probability": [kept[n] for n in items], "other": [other[n] for n in items]}
+    return pl.DataFrame({**columns, **chances})

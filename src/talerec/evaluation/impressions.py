@@ -17,12 +17,15 @@ from typing import Any
 import polars as pl
 
 from talerec import columns
+from talerec.errors import TalerecError
 from talerec.evaluation.intervals import mean_intervals
 from talerec.evaluation.sequences import OutcomeSums, describe_difference, difference_sequence
 from talerec.evaluation.user_sums import sum_users
 
 _SECOND_US = 1_000_000
 _CLOCK_SKEW_US = 60_000_000  # microseconds by which a client's clock may be behind the service's
+_MIN_UNITS = 10  # users; an estimate from fewer is refused
+_NORMAL_QUANTILE = 1.959964  # of 97.5 %
 _MAX_RANK = 50  # ranks whose rates are shown
 _MAX_MODELS = 10  # versions whose rates are shown, the latest ones
 _KEY = ["recommendation_id", columns.ITEM]
@@ -138,6 +141,41 @@ def count_rates(frame: pl.DataFrame, *by: str) -> list[dict[str, Any]]:
         values = {"impressions": shown, "clicks": clicks, "ctr": rate, "interval": interval}
         rows.append({**dict(zip(by, key, strict=True)), **values, "users": len(group)})
     return rows
+
+
+def estimate_policy_rate(frame: pl.DataFrame, target: str) -> dict[str, Any]:
+    """Return the click rate that another policy would have had, from kept probabilities.
+
+    The mean over shown items of clicked * target / probability is unbiased if the other policy
+    shows only items that could be shown at their ranks (inverse propensity scoring).
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A row per shown item, with `probability` and `clicked`, as `impressions export` writes.
+    target : str
+        The column with the probability that the other policy has for this item at this rank.
+
+    Returns
+    -------
+    dict
+        `ctr`; `interval` of 95 %, whose unit is the user; `effective`, the number of shown items of
+        the other policy itself that would tell as much.
+    """
+    weight = (pl.col(target) / pl.col("probability")).alias("weight")
+    unit = pl.coalesce(columns.USER, "recommendation_id").alias("unit")
+    rows = frame.with_columns(weight, unit)
+    sums = [(pl.col("weight") * pl.col("clicked")).sum().alias("total"), pl.len().alias("shown")]
+    units = rows.group_by("unit").agg(*sums).sort("unit")
+    n_units, n_shown = len(units), len(frame)
+    if n_units < _MIN_UNITS:
+        raise TalerecError(f"{n_units} users are too few for an estimate; {_MIN_UNITS} are needed")
+    rate = float(units["total"].sum()) / n_shown
+    squares = float(((units["total"] - rate * units["shown"]) ** 2).sum())
+    distance = _NORMAL_QUANTILE * (squares * n_units / (n_units - 1)) ** 0.5 / n_shown
+    total, square = (float((rows["weight"] ** power).sum()) for power in (1, 2))
+    effective = total**2 / square if square else 0.0
+    return {"ctr": rate, "interval": [rate - distance, rate + distance], "effective": effective}
 
 
 def compare_candidate(frame: pl.DataFrame, window: int, now: int) -> dict[str, Any] | None:

@@ -141,6 +141,8 @@ def test_tabs_follow_the_arrow_keys(page):
     page.keyboard.press("ArrowRight")
     assert page.is_visible("#panel-operations")
     page.keyboard.press("ArrowRight")
+    assert page.is_visible("#panel-impressions")
+    page.keyboard.press("ArrowRight")
     assert page.is_visible("#panel-model")
     page.keyboard.press("ArrowRight")
     assert page.is_visible("#panel-recommend")
@@ -180,7 +182,7 @@ def test_axe_finds_nothing(chromium, service, scheme, width):
     page.fill("#search", "a")
     page.wait_for_selector("#found button")
     source = Path(axe).read_text()
-    for tab in ("recommend", "operations", "model"):
+    for tab in ("recommend", "operations", "impressions", "model"):
         page.click(f"#tab-{tab}")
         page.wait_for_timeout(300)
         page.evaluate(source)

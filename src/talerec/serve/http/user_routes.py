@@ -32,7 +32,7 @@ from talerec.serve.model import (
 )
 from talerec.serve.online import OnlineMetrics
 from talerec.serve.users import UserState, validate_events, validate_user_id
-from talerec.store import IdKinds, StoredRow, now_us
+from talerec.store import Event, IdKinds, StoredRow, now_us
 
 T = TypeVar("T")
 RunInThread = Callable[..., Awaitable[Any]]
@@ -200,16 +200,19 @@ class UserRoutes:
             kinds = await self._run_in_thread(settle, http.model, first)
         arguments = (request, http.model.model.fitted.unit, self._settings.max_events, kinds)
         if len(request.events) > _MANY_EVENTS:
-            events = await self._run_in_thread(validate_events, *arguments)
+            events, n_unknown = await self._run_in_thread(self._check_events, *arguments)
         else:
-            events = validate_events(*arguments)
-        events, n_unknown = self._shown.check_ids(events)
+            events, n_unknown = self._check_events(*arguments)
         added = await self._user_state.append(events)
         counts = schemas.EventsAdded(
             added.accepted, added.duplicates, added.deleted or schemas.ABSENT,
             n_unknown or schemas.ABSENT,
         )  # fmt: skip
         return Response(encode(counts), status=202)
+
+    def _check_events(self, *arguments: Any) -> tuple[list[Event], int]:
+        """Return valid events of a request, and how many named an answer that nobody gave."""
+        return self._shown.check_ids(validate_events(*arguments))
 
     # -- statistics --
 

@@ -40,7 +40,11 @@ export const searchItems = (q, signal) => send("GET", `/v1/items?${query({ limit
 export const itemsOf = (ids) => send("GET", `/v1/items?${query(ids.map((id) => ["id", id]))}`);
 export const searchUsers = (q, signal) => send("GET", `/v1/users?${query({ limit: 12, q })}`, { signal });
 export const user = (id) => send("GET", `/v1/users/${encodeURIComponent(id)}`);
-export const recommend = (body, { signal, beside } = {}) => send("POST", "/v1/recommend", { body, signal, beside });
+// Returns a list that no user of the shop sees: it is not kept as an impression, and has no id.
+export async function recommend(body, { signal, beside } = {}) {
+  const { recommendation_id, ...answer } = await send("POST", "/v1/recommend", { body: { ...body, impression: false }, signal, beside });
+  return answer;
+}
 export const similar = (item_id, k) => send("POST", "/v1/similar", { body: { item_id, k } });
 export const explain = (body, signal) => send("POST", "/v1/explain", { body, signal });
 export const document = () => send("GET", "/openapi.json");

@@ -5,12 +5,13 @@ import { ask, explainAll, showAnswer, wanted } from "./answer.js";
 import * as compare from "./compare.js";
 import { announce, button, byId, count, debounce, element, shortNumber } from "./dom.js";
 import * as history from "./history.js";
+import * as impressions from "./impressions.js";
 import { forgetItems, lookUp } from "./items.js";
 import * as operations from "./operations.js";
 import { day, readAddress, recommendRequest, state, takesRecency, writeAddress } from "./state.js";
 import { attempt, onLogin, toast } from "./toasts.js";
 
-const TABS = ["recommend", "operations", "model"];
+const TABS = ["recommend", "operations", "impressions", "model"];
 let last = null; // the last request and its answer
 let abort;
 
@@ -127,6 +128,7 @@ function showTab() {
     byId(`panel-${name}`).hidden = !chosen;
   }
   operations.watch();
+  impressions.watch();
 }
 
 function chooseTab(name) {

@@ -49,7 +49,7 @@ export function readAddress() {
     without: parts.getAll("without").filter((pair) => pair.includes("=")),
     most: Object.fromEntries(parts.getAll("most").map((pair) => pair.split("=")).filter(([, n]) => n && !isNaN(n))),
     versus: /^(moment:\d{4}-\d\d-\d\d|model:.+)$/.test(parts.get("versus")) ? parts.get("versus") : null,
-    tab: ["recommend", "operations", "model"].includes(parts.get("tab")) ? parts.get("tab") : "recommend",
+    tab: ["recommend", "operations", "impressions", "model"].includes(parts.get("tab")) ? parts.get("tab") : "recommend",
   });
 }
 

@@ -1,0 +1,457 @@
+"""Impressions: durability, their price per request, and what their statistics are worth.
+
+    python benchmarks/impressions.py kill --answers 200000   # workers are killed with kill -9
+    python benchmarks/impressions.py cost                    # processor time with and without
+    python benchmarks/impressions.py shop                    # simulations; no service is started
+    python benchmarks/impressions.py explore                 # exploration of planted new items
+
+*kill*: clients ask for lists and click on half of them, with and without ids, while workers are
+killed. Then the durable impressions and events are compared with what was answered and
+acknowledged, the counters with what is missing, and the figures of `/v1/stats` with a slow count in
+Python. *cost*: two services with a store, one with `--impressions 1`, get the same requests by user
+in slices A B B A; the processor time of each worker, without that of the thread that writes
+impressions, which is apart. *shop*: 200 simulated shops, 1,000 comparisons of equal models that are
+looked at after every user, and how many users a real difference needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from events import Connection, Service, make_model, stats_of
+
+WINDOW_US = 1_800_000_000
+USERS = 5000
+CLOCK_TICK = os.sysconf("SC_CLK_TCK")
+
+
+# -- kill ------------------------------------------------------------------------------------------
+
+
+async def visit(
+    port: int, count: int, seed: int, answered: list[str], clicks: dict[str, dict[str, Any]]
+) -> None:
+    """Ask for `count` lists; click on an item of half of them until the click is acknowledged."""
+    chance, connection = random.Random(seed), Connection(port)
+    n_done = 0
+    while n_done < count:
+        user = str(10**6 + chance.randrange(USERS))
+        try:
+            body = {"user_id": user, "k": 10}
+            status, answer = await connection.ask("POST", "/v1/recommend", body)
+        except (OSError, asyncio.IncompleteReadError, KeyError):
+            await connection.close()
+            await asyncio.sleep(0.02)
+            continue
+        if status != 200:
+            await asyncio.sleep(0.02)
+            continue
+        n_done += 1
+        answered.append(answer["recommendation_id"])
+        if chance.random() < 0.5:
+            item = str(chance.choice(answer["items"])["item_id"])
+            event = {"user_id": user, "item_id": item, "event_id": f"{seed}-{n_done}"}
+            if chance.random() < 0.5:
+                event["recommendation_id"] = answer["recommendation_id"]
+            await click(connection, event)
+            clicks[event["event_id"]] = event
+    await connection.close()
+
+
+async def click(connection: Connection, event: dict[str, Any]) -> None:
+    while True:
+        with suppress(OSError, asyncio.IncompleteReadError, KeyError):
+            if (await connection.ask("POST", "/v1/events", {"events": [event]}))[0] == 202:
+                return
+        await connection.close()
+        await asyncio.sleep(0.02)
+
+
+async def kill_workers(
+    service: Service, kills: int, total: int, answered: list[str], killed: list[float]
+) -> None:
+    for n in range(kills):
+        while len(answered) < total * (n + 1) / (kills + 1):
+            await asyncio.sleep(0.02)
+        with suppress(OSError, IndexError):
+            os.kill(random.choice(service.workers()), signal.SIGKILL)
+            killed.append(time.time())
+
+
+async def load_and_kill(service: Service, args: argparse.Namespace) -> dict[str, Any]:
+    answered: list[str] = []
+    clicks: dict[str, dict[str, Any]] = {}
+    killed: list[float] = []
+    count = args.answers // args.clients
+    visits = [visit(service.port, count, n, answered, clicks) for n in range(args.clients)]
+    kills = kill_workers(service, args.kills, count * args.clients, answered, killed)
+    await asyncio.gather(*visits, kills)
+    while True:  # until nothing waits, and the figures are newer than that
+        figures = (await stats_of(service.port))["impressions"]
+        queue = figures["queue"]
+        is_done = queue["queued"] == queue["written"] + queue["lost"]
+        if is_done and figures.get("counted_at", 0) > time.time() - 2:
+            break
+        await asyncio.sleep(1)
+    return {"answered": answered, "clicks": clicks, "killed": killed, "figures": figures}
+
+
+def count_slowly(store: Any) -> tuple[int, int, int]:
+    """Return answers, shown items and clicks of the durable rows, counted in plain Python."""
+    answers: dict[str, tuple[str, int, list[str]]] = {}
+    times: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for rows in store.read_impressions(0):
+        for row in rows:
+            answers[row.id] = (row.user, row.time, json.loads(row.items))
+            for item in answers[row.id][2]:
+                times[row.user, item].append((row.time, row.id))
+    for listed in times.values():
+        listed.sort()
+    clicked: set[tuple[str, str]] = set()
+    for rows in store.read_shown_events(0):
+        for event in rows:
+            shown_id = event.recommendation_id
+            if shown_id is not None:
+                if shown_id in answers:
+                    user, shown_at, items = answers[shown_id]
+                    is_timely = -60e6 <= event.time - shown_at <= WINDOW_US
+                    if user == event.user and event.item in items and is_timely:
+                        clicked.add((shown_id, event.item))
+                continue
+            listed = times.get((event.user, event.item), [])
+            n = bisect_right(listed, (event.time, "~"))
+            if n and event.time - listed[n - 1][0] <= WINDOW_US:
+                clicked.add((listed[n - 1][1], event.item))
+    return len(answers), sum(len(items) for _, _, items in answers.values()), len(clicked)
+
+
+def kill(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    from talerec.store import ImpressionStore
+
+    address = f"sqlite:///{folder}/shop.db"
+    service = Service(make_model(folder, 5000), address, 2, "--impressions", "1")
+    try:
+        load = asyncio.run(load_and_kill(service, args))
+    finally:
+        service.stop()
+    with ImpressionStore(address) as store:
+        durable = {row.id for rows in store.read_impressions(0) for row in rows}
+        slow = count_slowly(store)
+        stored, last = set[str](), 0
+        while rows := store.read_after(last, 50_000):
+            stored |= {str(row.event_id) for row in rows}
+            last = rows[-1].seq
+    missing = [shown_id for shown_id in load["answered"] if shown_id not in durable]
+    ages = []  # seconds before the next kill of each answer that is not durable
+    for shown_id in missing:
+        shown_at = int(shown_id[:14], 16) / 1e6
+        ages.append(min((t - shown_at for t in load["killed"] if t >= shown_at), default=math.inf))
+    figures, queue = load["figures"], load["figures"]["queue"]
+    counted = (figures["answers"], figures["impressions"], figures["clicks"])
+    facts = {
+        "answers": len(load["answered"]), "clicks sent": len(load["clicks"]),
+        "killed": len(load["killed"]), "queue": queue, "durable": len(durable),
+        "missing answers": len(missing), "oldest at its kill, s": max(ages, default=0.0),
+        "figures": counted, "slow twin": slow,
+        "lost events": len(load["clicks"].keys() - stored),
+    }  # fmt: skip
+    assert counted == slow, facts
+    assert len(missing) <= queue["lost"], facts
+    assert len(durable) + queue["lost"] >= queue["queued"], facts
+    assert max(ages, default=0.0) <= 1.0, facts
+    assert facts["lost events"] == 0, facts
+    return facts
+
+
+# -- cost ------------------------------------------------------------------------------------------
+
+
+def worker_seconds(service: Service) -> float:
+    """Return the processor seconds of the service's workers."""
+    total = 0
+    for pid in service.workers():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / CLOCK_TICK
+
+
+async def ask_slice(connection: Connection, users: list[str]) -> None:
+    for user in users:
+        status, _ = await connection.ask("POST", "/v1/recommend", {"user_id": user, "k": 10})
+        assert status == 200
+
+
+async def writer_seconds(port: int) -> float:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+    lines = (await reader.read()).decode().splitlines()
+    writer.close()
+    name = "talerec_impression_writer_seconds_total"
+    return sum(float(line.split()[1]) for line in lines if line.startswith(name))
+
+
+async def measure_cost(services: list[Service], args: argparse.Namespace) -> dict[str, Any]:
+    chance, ratios, writer = random.Random(1), list[float](), list[float]()
+    for turn in range(args.turns + 1):  # the first is not counted
+        seconds = [0.0, 0.0]
+        before = await writer_seconds(services[1].port)
+        connections = [Connection(service.port) for service in services]
+        for _ in range(args.slices):
+            users = [str(chance.randrange(1, 250)) for _ in range(500)]
+            for which in (0, 1, 1, 0):
+                begin = worker_seconds(services[which])
+                await ask_slice(connections[which], users)
+                seconds[which] += worker_seconds(services[which]) - begin
+        for connection in connections:
+            await connection.close()
+        wrote = await writer_seconds(services[1].port) - before
+        n_requests = args.slices * 1000
+        if turn:
+            ratios.append((seconds[1] - wrote) / seconds[0])
+            writer.append(1e6 * wrote / n_requests)
+            print(
+                f"turn {turn}: {1e6 * seconds[0] / n_requests:.0f} us, {ratios[-1]:.3f}", flush=True
+            )
+    middle = statistics.median(ratios)
+    return {"ratio": middle, "range": [min(ratios), max(ratios)],
+            "writer us per request": statistics.median(writer)}  # fmt: skip
+
+
+def cost(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    path, services = make_model(folder, 5000), list[Service]()
+    try:
+        for name, options in (("a", ()), ("b", ("--impressions", "1"))):
+            (folder / name).mkdir()
+            services.append(Service(path, f"sqlite:///{folder}/{name}/shop.db", 1, *options))
+        return asyncio.run(measure_cost(services, args))
+    finally:
+        for service in services:
+            service.stop()
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def simulate_shop(seed: int, n_users: int) -> pl.DataFrame:
+    """Return shown items with clicks: users differ in how much they see and in how they like it."""
+    chance = np.random.default_rng(seed)
+    n_answers = chance.geometric(0.3, n_users)
+    liking = chance.beta(1, 3, n_users)  # 1/4 in the mean, independent of the number of answers
+    user = np.repeat(np.arange(n_users), 10 * n_answers)
+    rank = np.tile(np.arange(1, 11), n_answers.sum())
+    clicked = chance.random(len(user)) < liking[user] * RANK_RATES[rank - 1]
+    ids = np.repeat(np.arange(n_answers.sum()), 10)
+    columns = {"user_id": user.astype(str), "recommendation_id": ids.astype(str)}
+    return pl.DataFrame({**columns, "rank": rank, "clicked": clicked})
+
+
+RANK_RATES = 0.4 / np.arange(1, 11)
+
+
+def cover_truth(runs: int) -> dict[str, float]:
+    """Return how often the intervals of rates cover the truth, over all ranks and in all."""
+    from talerec.evaluation import count_rates
+
+    covered: Counter[str] = Counter()
+    for seed in range(runs):
+        frame = simulate_shop(seed, 300)
+        (whole,) = count_rates(frame)
+        covered["all"] += whole["interval"][0] <= 0.25 * RANK_RATES.mean() <= whole["interval"][1]
+        for row in count_rates(frame, "rank"):
+            truth = 0.25 * RANK_RATES[row["rank"] - 1]
+            name = "rank 1" if row["rank"] == 1 else "rank 10" if row["rank"] == 10 else "between"
+            covered[name] += row["interval"][0] <= truth <= row["interval"][1]
+    shares = {name: covered[name] / runs for name in ("all", "rank 1", "rank 10")}
+    return {**shares, "ranks 2 to 9": covered["between"] / runs / 8}
+
+
+def user_outcomes(chance: Any, shape: tuple[int, int], rate: float) -> Any:
+    """Return clicks per shown item of users who see 10 to 50 items and like them differently."""
+    shown = 10 * chance.integers(1, 6, shape)
+    return chance.binomial(shown, chance.beta(2, 2 / rate - 2, shape)) / shown
+
+
+def find_decisions(first: Any, second: Any) -> tuple[Any, Any]:
+    """Return at which user each run's interval first excludes 0 (-1: at none), and its sign.
+
+    A run is a row. The intervals are looked at after every pair of users, from the 50th on; the
+    formula is checked against `difference_sequence` at some places.
+    """
+    from talerec.evaluation import OutcomeSums, difference_sequence
+    from talerec.evaluation.sequences import _RHO_SQUARED
+
+    n = np.arange(1, first.shape[1] + 1)
+    sums = [(group.cumsum(1), (group**2).cumsum(1)) for group in (first, second)]
+    variance = sum((squares - total**2 / n + 1) / n**2 for total, squares in sums)
+    scaled = 2 * n * _RHO_SQUARED
+    boundary = 2 * (scaled + 1) / scaled * np.log(np.sqrt(scaled + 1) / 0.05)
+    difference, distance = (sums[1][0] - sums[0][0]) / n, np.sqrt(variance * boundary)
+    for at in (49, first.shape[1] // 2, first.shape[1] - 1):
+        groups = [OutcomeSums(at + 1, float(t[0, at]), float(s[0, at])) for t, s in sums]
+        low, high = difference_sequence(*groups) or (math.nan, math.nan)
+        expected = difference[0, at] - distance[0, at], difference[0, at] + distance[0, at]
+        assert np.allclose((low, high), expected), (low, high, expected)
+    excludes = np.abs(difference) > distance
+    excludes[:, :49] = False
+    at = np.where(excludes.any(1), excludes.argmax(1) + 1, -1)
+    return at, np.sign(difference[np.arange(len(at)), np.maximum(at - 1, 0)])
+
+
+def null_errors(runs: int, rate: float) -> dict[str, float]:
+    """Return the share of comparisons of equal models that ever show a difference."""
+    chance, wrong, usual = np.random.default_rng(7), 0, 0
+    for _ in range(0, runs, 50):
+        first, second = (user_outcomes(chance, (50, 10_000), rate) for _ in range(2))
+        wrong += int((find_decisions(first, second)[0] > 0).sum())
+        n = np.arange(1, 10_001)
+        variance = sum((g**2).cumsum(1) - g.cumsum(1) ** 2 / n for g in (first, second))
+        difference = np.abs((second - first).cumsum(1))
+        usual += int((difference > 1.96 * np.sqrt(variance))[:, 49:].any(1).sum())
+    return {"sequence": wrong / runs, "usual interval, looked at as often": usual / runs}
+
+
+def users_needed(rate: float, lift: float, runs: int) -> dict[str, float]:
+    """Return the users of each model until the sequence decides, and those of a fixed test."""
+    chance, stops, signs = np.random.default_rng(8), list[int](), list[float]()
+    for _ in range(0, runs, 20):
+        first = user_outcomes(chance, (20, 60_000), rate)
+        second = user_outcomes(chance, (20, 60_000), rate * (1 + lift))
+        at, sign = find_decisions(first, second)
+        stops += at.tolist()
+        signs += sign[at > 0].tolist()
+    variance = sum(float(group.var()) for group in (first, second))
+    fixed = (1.96 + 0.8416) ** 2 * variance / (rate * lift) ** 2  # 80 % power
+    decided = sorted(stop if stop > 0 else 10**9 for stop in stops)
+    return {
+        "fixed test, 80 % power": fixed, "sequence, median": decided[len(decided) // 2],
+        "sequence, 80 %": decided[int(0.8 * len(decided)) - 1],
+        "wrong sign": sum(sign < 0 for sign in signs) / runs,
+    }  # fmt: skip
+
+
+def shop(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    return {
+        "covered": cover_truth(200),
+        "null, rate .05": null_errors(args.runs, 0.05),
+        "null, rate .01": null_errors(args.runs, 0.01),
+        "users, .05 against .055": users_needed(0.05, 0.1, 200),
+        "users, .05 against .06": users_needed(0.05, 0.2, 200),
+    }
+
+
+# -- exploration -----------------------------------------------------------------------------------
+
+
+def explore(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Show lists of a model with 60 known and 60 new items; of the new ones, five are good."""
+    import talerec as tr
+    from talerec.serve import Settings, schemas
+    from talerec.serve.http import App
+    from talerec.serve.model import Explorer
+    from talerec.serve.model.queries import build_query
+
+    log = tr.synthetic_log(3000, users=300, items=120, seed=3)
+    path = tr.TALE(reg=20).fit(log).save(folder / "shop.tale")
+    app = App(Settings(path=path), folder / "run")
+    app.holder.refresh()
+    model = app.holder.current
+    ids, chance = model.model.item_ids, random.Random(4)
+    popular = [item for item in ids if item <= 60]
+    good = chance.sample([item for item in ids if item > 60], 5)
+    rate = dict.fromkeys(popular, 0.06) | {item: 0.01 for item in ids if item > 60}
+    rate |= dict.fromkeys(good, 0.15)
+    explorer, counts = Explorer(args.share, 1.0, random.Random(5)), Counter[str]()
+    clicks, rows, lost = Counter[Any](), list[tuple[Any, ...]](), 0.0
+    for n in range(args.answers):
+        if n % 500 == 0:
+            explorer.set_counts({**{str(item): 1000 for item in popular}, **counts})
+        history = [schemas.HistoryRow(item) for item in chance.sample(popular, 3)]
+        query = build_query(schemas.RecommendRequest(history=history, k=10, hide_seen=True,
+                                                     allow=None))  # fmt: skip
+        answer = model.recommend(query)
+        before = [rate[item.item_id] for item in answer.items]
+        explorer.explore(model, query, answer)
+        lost += sum(before) - sum(rate[item.item_id] for item in answer.items)
+        for place, item in enumerate(answer.items):
+            is_explored = item.explored is True
+            p = 1.0 if item.probability is schemas.ABSENT else item.probability
+            is_clicked = chance.random() < rate[item.item_id]
+            if is_explored:
+                counts[str(item.item_id)] += 1
+                clicks[item.item_id] += is_clicked
+            target = 1.0 if p == 1 else (0.0 if is_explored else 1.0)
+            more = (
+                p if p == 1 else p * (4 if is_explored else (1 - 4 * args.share) / (1 - args.share))
+            )
+            rows.append((f"u{n}", str(n), p, is_clicked, target, more, before[place],
+                         rate[item.item_id]))  # fmt: skip
+    return {**describe_exploration(counts, clicks, good, lost, args),
+            **describe_policies(rows, args)}  # fmt: skip
+
+
+def describe_exploration(
+    counts: Counter[str], clicks: Counter[Any], good: list[Any], lost: float, args: Any
+) -> dict[str, Any]:
+    rates = {int(item): clicks[int(item)] / n for item, n in counts.items()}
+    best = sorted(rates, key=lambda item: -rates[item])[:5]
+    return {
+        "share": args.share, "answers": args.answers, "items explored": len(counts),
+        "explored impressions": sum(counts.values()),
+        "planted items among the five best rates": len(set(best) & set(good)),
+        "clicks given up per 1,000 answers": 1000 * lost / args.answers,
+    }  # fmt: skip
+
+
+def describe_policies(rows: list[tuple[Any, ...]], args: Any) -> dict[str, Any]:
+    """Return estimated rates of two other policies beside the truth."""
+    from talerec.evaluation import estimate_policy_rate
+
+    names = ["user_id", "recommendation_id", "probability", "clicked", "none", "fourfold"]
+    frame = pl.DataFrame(rows, [*names, "rate_of_model", "rate"], orient="row")
+    factor = pl.col("fourfold") / pl.col("probability")
+    truth = {"none": frame["rate_of_model"].mean()}
+    truth["fourfold"] = frame.select((factor * pl.col("rate")).mean()).item()
+    return {
+        f"exploration {name}": {"truth": truth[name], **estimate_policy_rate(frame, name)}
+        for name in ("none", "fourfold")
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["kill", "cost", "shop", "explore"])
+    parser.add_argument("--answers", type=int, default=20_000)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--slices", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--share", type=float, default=0.05)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "run").mkdir()
+        facts = globals()[args.what](args, folder)
+    print(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

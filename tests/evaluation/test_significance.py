@@ -134,7 +134,7 @@ def test_p_equals_the_count_over_every_assignment_of_signs():
     change = b - a
     worlds = [abs(np.dot(s, change)) for s in itertools.product((-1, 1), repeat=len(change))]
     exact = np.mean(np.array(worlds) >= abs(change.sum()) - 1e-12)
-    assert compare_pairs(a, b).p == pytest.approx(exact, abs=0.006)
+    assert compare_pairs(a, b).p == pytest.approx(exact, rel=1e-12)
 
 
 def test_large_samples_agree_with_the_t_test():
@@ -152,11 +152,11 @@ def test_p_values_are_uniform_where_nothing_differs():
     """For two models with equally distributed ranks, p is below x in a share x of draws."""
     rng = np.random.default_rng(2024)
     found = []
-    for seed in range(500):
+    for _ in range(500):
         base = rng.random(400)  # how hard each user is
         gains = rng.choice([0.3, 0.5, 1.0], (2, 400))
         a, b = np.where(rng.random((2, 400)) < 0.4 * base, gains, 0.0)
-        found.append(compare_pairs(a, b, seed=seed).p)
+        found.append(compare_pairs(a, b).p)
     assert stats.kstest(found, "uniform").pvalue > 0.05
     assert 0.02 <= np.mean(np.array(found) < 0.05) <= 0.08
 
@@ -167,7 +167,7 @@ def test_an_interval_of_few_users_who_differ_agrees_with_the_test(better):
     a, b = np.zeros(400), np.zeros(400)
     b[:better] = 1.0
     pair = compare_pairs(a, b)
-    assert pair.p == pytest.approx(2 / 2**better, abs=0.005)
+    assert pair.p == pytest.approx(2 / 2**better, rel=1e-12)
     assert (pair.interval[0] > 0) == (pair.p < 0.05) == (better >= 6)
 
 

@@ -125,7 +125,7 @@ def evaluate(
         elif engine.is_spark:
             result = _evaluate_on_spark(model, source, plan, engine, path, settings)
         else:
-            result = _evaluate_locally(model, source, table, plan, path, settings)
+            result = _evaluate_locally(model, source, table, plan, [path, report], settings)
         if report is not None:
             result.report(report, source=source.name)
     print_result("evaluation" if model else "leaderboard", result, json)
@@ -183,28 +183,33 @@ def _evaluate_locally(
     source: LogSource,
     table: ItemTableOptions,
     plan: SplitPlan,
-    path: Path | None,
+    outputs: list[Path | None],
     settings: dict[str, Any],
 ) -> Evaluation:
-    """Evaluate an unfitted model on this machine; save the result to `path` unless it is None.
+    """Evaluate an unfitted model on this machine; save the result unless its path is None.
 
     `source` and `table` have the options to read the log and the item table; `plan` is how the log
-    is split; `settings` are the arguments on, k, hide_seen and ties of `evaluate_log`. The result's
-    seconds include those of reading the log.
+    is split; `outputs` are the paths of the result and of the page; `settings` are the arguments
+    on, k, hide_seen and ties of `evaluate_log`. Cases of a split of every row go to a file at once,
+    unless a page needs them. The result's seconds include those of reading the log.
     """
     from dataclasses import replace
+    from tempfile import TemporaryDirectory
 
     from talerec.evaluation import evaluate_log
     from talerec.runtime import Clock
 
-    clock = Clock()
+    clock, (path, report) = Clock(), outputs
+    streamed = plan.kind == "every" and report is None
     with clock("load"):
         items = table.read(source.item)
         log = source.read(any_order=settings["ties"] != "file", needs_time=model.needs_time)
         log = table.attach(log, items)
-    result = evaluate_log(model, log, plan, **settings)
+    with TemporaryDirectory() as folder:
+        cases = path or Path(folder) / "cases.parquet"
+        result = evaluate_log(model, log, plan, **settings, cases=cases if streamed else None)
     result = replace(result, seconds={**result.seconds, **clock.seconds})
-    if path is not None:
+    if path is not None and not streamed:
         result.save(path)
     return result
 

@@ -16,7 +16,7 @@ from talerec.evaluation.reportable import Reportable
 from talerec.evaluation.result import Evaluation
 
 ALPHA = 0.05
-_SMALLEST_P = 0.0001  # the test draws too few signs to tell smaller p-values apart
+_SMALLEST_P = 0.0001  # sentences do not tell smaller p-values apart
 _SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to be the same
 _OF_B = " of b"  # suffix of B's columns in a frame with both results
 
@@ -135,7 +135,7 @@ def compare(
         Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties (rows
         with equal times).
     seed
-        The seed of the test's random signs.
+        Without effect since version 0.3: the test is computed without random signs.
     names
         What the verdict calls the two results; by default the names of their models, or A and B if
         these are equal.
@@ -167,7 +167,7 @@ def compare(
     """
     ks = _common_cutoffs(a, b)
     ks = ks[-1:] if largest_k else ks
-    metrics, hidden = (_compare_metrics(a, b, ks, rank, seed) for rank in (RANK, RANK_HIDDEN))
+    metrics, hidden = (_compare_metrics(a, b, ks, rank) for rank in (RANK, RANK_HIDDEN))
     if names is None:
         names = (a.model, b.model) if a.model != b.model else ("A", "B")
     return Comparison(a, b, metrics, hidden, _notes(a, b), names)
@@ -197,12 +197,12 @@ def _common_cutoffs(a: Evaluation, b: Evaluation) -> list[int]:
 
 
 def _compare_metrics(
-    a: Evaluation, b: Evaluation, ks: list[int], rank: str, seed: int
+    a: Evaluation, b: Evaluation, ks: list[int], rank: str
 ) -> dict[str, PairedComparison]:
     """Return the paired comparison of each metric at each k of `ks`, over users.
 
-    `rank` is the column of ranks: with all items, or with seen items hidden; `seed` is that of the
-    test. TalerecError if the results are not about the same cases.
+    `rank` is the column of ranks: with all items, or with seen items hidden. TalerecError if the
+    results are not about the same cases.
     """
     left, right = (_sum_by_window(result.frame, ks, rank) for result in (a, b))
     types = [frame[columns.USER].dtype for frame in (left, right)]
@@ -221,7 +221,7 @@ def _compare_metrics(
     users = both.drop(WINDOW).group_by(columns.USER, maintain_order=True).sum()
     values = {name: users[name].to_numpy() for name in users.columns if name != columns.USER}
     return {
-        name: compare_pairs(values[name], values[f"{name}{_OF_B}"], values[CASES], seed=seed)
+        name: compare_pairs(values[name], values[f"{name}{_OF_B}"], values[CASES])
         for name in left.columns
         if name not in keys
     }

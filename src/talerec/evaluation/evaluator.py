@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,15 +13,16 @@ import polars as pl
 from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, name_tie_order, tie_share
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
+from talerec.evaluation.case_file import CaseFile
 from talerec.evaluation.first_rows import rank_first_rows
 from talerec.evaluation.leakage import check_training_rows
-from talerec.evaluation.list_metrics import GINI, build_list_columns, exposure_gini, read_categories
+from talerec.evaluation.list_metrics import Exposure, build_list_columns, read_categories
 from talerec.evaluation.log_splits import LogSplits
-from talerec.evaluation.metrics import check_cutoffs, item_coverage
-from talerec.evaluation.queries import build_case_frame
+from talerec.evaluation.metrics import check_cutoffs
+from talerec.evaluation.queries import build_case_rows, describe_split
 from talerec.evaluation.result import Evaluation
 from talerec.models.core import Model, rank_targets
-from talerec.runtime import Array, Clock, sum_seconds
+from talerec.runtime import Clock, sum_seconds
 
 
 def evaluate(
@@ -67,33 +70,56 @@ def evaluate(
     >>> round(result.metrics["HR@10"], 3)
     0.549
     """
+    frames: list[pl.DataFrame] = []
+    result = _evaluate_chunks(model, split, frames.append, on, check_cutoffs(k), hide_seen)
+    return replace(result, frame=pl.concat(frames, rechunk=True))
+
+
+def _evaluate_chunks(
+    model: Model,
+    split: Split,
+    add: Callable[[pl.DataFrame], object],
+    on: str,
+    ks: Sequence[int],
+    hide_seen: bool,
+) -> Evaluation:
+    """Evaluate a model on the cases of a split; return the result with an empty frame.
+
+    A case is one evaluated query. Cases are ranked in chunks, so that the memory for lists and rows
+    does not grow with their number; `add` takes the frame of each chunk, a row per case. Other
+    parameters are those of `evaluate`, with the cutoffs as `ks`.
+    """
     _check_fitted_to(model, split)
-    ks, cases = check_cutoffs(k), split.cases(on)
+    cases, queries = (split.cases(on, catalogue=c) for c in (False, model.scores_catalogue))
     check_training_rows(model, split, cases)
-    clock, longest = Clock(), min(ks[-1], len(model.item_ids))
-    queries = split.cases(on, catalogue=model.scores_catalogue)
-    with clock("score"):
-        ranked = rank_targets(
-            model, queries.histories, queries.target, longest, hide_seen=hide_seen
-        )
-    result = _build_result(model, split, ranked.items, ks, on, hide_seen=hide_seen)
+    clock, exposure = Clock(), Exposure(ks, len(model.item_ids))
+    longest, categories = min(ks[-1], len(model.item_ids)), read_categories(split.train)
+    context = describe_split(split, cases)
+    for a, b in queries.histories.chunks():
+        part = queries.slice(a, b)
+        with clock("score"):
+            ranked = rank_targets(model, part.histories, part.target, longest, hide_seen=hide_seen)
+        exposure.add(ranked.items)
+        frame = build_case_rows(
+            context, split.user_ids, cases.slice(a, b), ranked.ranks, ranked.items, ks,
+            hide_seen=hide_seen,
+        )  # fmt: skip
+        columns = build_list_columns(part.histories, ranked.items, categories, ks)
+        add(frame.with_columns(**columns))
+    result = _build_result(model, split, exposure, ks, on, hide_seen=hide_seen)
     seconds = {**result.seconds, **clock.seconds, "lists": 0.0}  # lists come with the ranks
-    frame = build_case_frame(split, cases, ranked.ranks, ranked.items, ks, hide_seen=hide_seen)
-    categories = read_categories(split.train)
-    columns = build_list_columns(queries.histories, ranked.items, categories, ks)
-    return replace(result, seconds=seconds, frame=frame.with_columns(**columns))
+    return replace(result, seconds=seconds)
 
 
 def _build_result(
-    model: Model, split: Split, lists: Array, ks: Sequence[int], on: str, *, hide_seen: bool
+    model: Model, split: Split, exposure: Exposure, ks: Sequence[int], on: str, *, hide_seen: bool
 ) -> Evaluation:
     """Return the result of an evaluation, still without its frame of cases (it is empty).
 
-    A case is one evaluated query. `lists` (cases x longest k) has each case's recommended items,
-    best first, as positions; -1: none. `ks` are the cutoffs, `on` (test or validation) says which
-    rows were targets, and `hide_seen` whether items of the history were left out.
+    A case is one evaluated query. `exposure` has how often items were recommended. `ks` are the
+    cutoffs, `on` (test or validation) says which rows were targets, and `hide_seen` whether items
+    of the history were left out.
     """
-    n_items = len(model.item_ids)
     return Evaluation(
         model=model.name,
         params=model.params,
@@ -105,10 +131,7 @@ def _build_result(
         on=on,
         hide_seen=hide_seen,
         ks=tuple(ks),
-        coverage={
-            **{f"coverage@{k}": item_coverage(lists[:, :k], n_items) for k in ks},
-            **{f"{GINI}@{k}": exposure_gini(lists[:, :k], n_items) for k in ks},
-        },
+        coverage=exposure.summarize(),
         seconds={"load": 0.0, "gram": 0.0, "solve": 0.0, **model.fitted.seconds},
         fixed_order_metrics={},
         frame=pl.DataFrame(),
@@ -144,6 +167,7 @@ def evaluate_log(
     on: str = "test",
     k: Sequence[int] = (1, 5, 10),
     hide_seen: bool = False,
+    cases: str | Path | None = None,
 ) -> Evaluation:
     """Split a log, fit a model to the training rows, and evaluate it.
 
@@ -160,6 +184,9 @@ def evaluate_log(
         set), "item", "random:SEED", or several random orders such as "random:0..4".
     on, k, hide_seen
         As in `evaluate`.
+    cases
+        A file for the cases, which `Evaluation.load` reads: the result then has sums over them, and
+        memory does not grow with their number.
 
     Returns
     -------
@@ -185,30 +212,46 @@ def evaluate_log(
         model = single_model(model)
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     splits = LogSplits(as_log(log), plan, on)
-    return evaluate_splits(model, splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
+    options: dict[str, Any] = {"ties": ties, "on": on, "k": k, "hide_seen": hide_seen}
+    if cases is None:
+        return evaluate_splits(model, splits, **options)
+    with CaseFile.open(cases, check_cutoffs(k)) as file:
+        return file.finish(evaluate_splits(model, splits, **options, add=file.add))
 
 
 def evaluate_splits(
-    model: Model, splits: LogSplits, *, ties: str, on: str, k: Sequence[int], hide_seen: bool
+    model: Model,
+    splits: LogSplits,
+    *,
+    ties: str,
+    on: str,
+    k: Sequence[int],
+    hide_seen: bool,
+    add: Callable[[pl.DataFrame], object] | None = None,
 ) -> Evaluation:
     """Fit a model to the training rows of every split of a log, and evaluate it on all cases.
 
-    splits: of the log, by any order of ties (rows with equal times); other parameters and the
-    result are those of `evaluate_log`.
+    splits: of the log, by any order of ties (rows with equal times). add: takes the frame of each
+    chunk of cases; the frame of the result is empty then. Other parameters and the result are those
+    of `evaluate_log`.
     """
     log, ks = splits.log, check_cutoffs(k)
 
-    def results(order: str) -> list[Evaluation]:
-        """Return the results for one order of ties (rows with equal times): one per split."""
-        return [
-            evaluate(model.fit(s.train, cache=cache), s, on=on, k=ks, hide_seen=hide_seen)
-            for s, cache in splits.in_order(order)
-        ]
+    def results(
+        order: str, add: Callable[[pl.DataFrame], object] | None = None
+    ) -> Iterator[Evaluation]:
+        """Yield the results for one order of ties (rows with equal times): one per split."""
+        for split, cache in splits.in_order(order):
+            fitted = model.fit(split.train, cache=cache)
+            if add is None:
+                yield evaluate(fitted, split, on=on, k=ks, hide_seen=hide_seen)
+            else:
+                yield _evaluate_chunks(fitted, split, add, on, ks, hide_seen)
 
     orders = expand_tie_orders(ties)
-    result = join_results([part for order in orders for part in results(order)])
+    result = join_results([part for order in orders for part in results(order, add)])
     fixed_orders = _fixed_orders(log) if len(orders) > 1 and has_many_ties(result.tied) else []
-    metrics = {order: join_results(results(order)).metrics for order in fixed_orders}
+    metrics = {order: join_results(list(results(order))).metrics for order in fixed_orders}
     return replace(result, ties=name_tie_order(log, ties), fixed_order_metrics=metrics)
 
 

@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 
 from talerec.errors import TalerecError
+from talerec.evaluation.sign_flips import sign_flip_p_value
 from talerec.evaluation.user_sums import UserSums, sum_users
 from talerec.runtime import Array
 
 _MIN_USERS = 10  # an interval over fewer users is so wide that texts say "too few users" instead
 _LEVEL = 0.95  # confidence level of intervals
 _PRIOR_HITS = 0.5  # prior weight of the largest possible variance, in hits
-_FLIPS = 20_000  # assignments of signs in a paired test
-_BLOCK = 2**22  # random numbers at a time
-_DECIMALS = 12  # of differences; sums of the same numbers in another order are equal then
-_ROUNDING = 1e-9  # relative: sums of the same numbers in another order differ by less
 
 
 def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
@@ -131,16 +128,14 @@ class PairedComparison:
         return {**asdict(self), "interval": list(self.interval), "relative": relative}
 
 
-def compare_pairs(
-    a: Array, b: Array, cases: Array | None = None, *, seed: int = 0
-) -> PairedComparison:
+def compare_pairs(a: Array, b: Array, cases: Array | None = None) -> PairedComparison:
     """Return the comparison of two models by one metric of the same users.
 
     a and b hold one number per user: the metric summed over the user's cases (evaluated queries),
     of which `cases` has the number (by default 1). p is that of a sign-flip (Fisher-Pitman) test:
     if the models were equal, each user's difference could have the other sign as well; p is the
     share of assignments of signs whose mean is at least as far from 0 as the observed one. The test
-    assumes nothing about the distribution; `seed` is that of the signs. TalerecError without users.
+    assumes nothing about the distribution. TalerecError without users.
     """
     if a.shape != b.shape or not len(a):
         raise TalerecError("a paired comparison takes one value of each model for every user")
@@ -154,7 +149,7 @@ def compare_pairs(
         b=float(b.sum() / n_cases),
         difference=float(mean),
         interval=(float(low), float(high)),
-        p=_sign_flips(change, np.random.default_rng(seed)),
+        p=sign_flip_p_value(change),
         effect=float(mean / np.sqrt(variance)) if variance > 0 else 0.0,
         better=int((change > 0).sum()),
         worse=int((change < 0).sum()),
@@ -176,26 +171,3 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
         adjusted[number] = largest
     return adjusted
-
-
-def _sign_flips(change: Array, rng: np.random.Generator) -> float:
-    """Return the two-sided p-value of a sign-flip test over users' differences `change`.
-
-    It is the share of 20,000 random assignments of signs whose sum is at least as far from 0 as the
-    observed one. Differences of equal size are drawn together, by a binomial; the signs of all
-    others are random bits.
-    """
-    size, counts = np.unique(np.abs(change[change != 0]).round(_DECIMALS), return_counts=True)
-    if not size.size:
-        return 1.0
-    observed = abs(change.sum()) * (1 - _ROUNDING)
-    single, several, repeats = size[counts == 1], size[counts > 1], counts[counts > 1]
-    as_far, block = 0, max(1, _BLOCK // len(size))
-    for start in range(0, _FLIPS, block):
-        rounds = min(block, _FLIPS - start)
-        plus = rng.binomial(repeats, 0.5, size=(rounds, len(several)))
-        octets = rng.integers(0, 256, (rounds, -(-len(single) // 8)), np.uint8)
-        is_plus = np.unpackbits(octets, axis=1, count=len(single))
-        sums = (2 * plus - repeats) @ several + 2 * (is_plus @ single) - single.sum()
-        as_far += int((np.abs(sums) >= observed).sum())
-    return (1 + as_far) / (1 + _FLIPS)

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from talerec.data import CATEGORIES, CATEGORY, Histories, Log, column_categories, detect_columns
+from talerec.evaluation.metrics import item_coverage
 from talerec.evaluation.queries import Means, mean_columns
 from talerec.runtime import Array, Matrix, sparse
 
@@ -21,13 +22,34 @@ GINI = "gini"
 _SMOOTHING = 0.01  # share of the history's categories that is mixed into those of the list
 
 
-def exposure_gini(lists: Array, n_items: int) -> float:
-    """Return the Gini coefficient of how often each of `n_items` items is in a list.
+class Exposure:
+    """How often each item is in the top k of a list, at each k."""
 
-    0: all items are listed equally often; close to 1: a few items fill all lists. `lists` (cases x
-    k) has positions of items; -1 is no item. 0 without any listed item.
+    def __init__(self, ks: Sequence[int], n_items: int) -> None:
+        """Begin without lists; ks: lengths of lists; n_items: of the model."""
+        self._counts = {k: np.zeros(n_items, np.int64) for k in ks}
+
+    def add(self, lists: Array) -> None:
+        """Count the items of some lists: cases x longest k, best first, -1 for no item."""
+        for k, counts in self._counts.items():
+            top = lists[:, :k]
+            counts += np.bincount(top[top >= 0], minlength=len(counts))
+
+    def summarize(self) -> dict[str, float]:
+        """Return coverage@k, the share of items in any list, and gini@k, at each k."""
+        return {
+            **{f"coverage@{k}": item_coverage(n) for k, n in self._counts.items()},
+            **{f"{GINI}@{k}": exposure_gini(n) for k, n in self._counts.items()},
+        }
+
+
+def exposure_gini(counts: Array) -> float:
+    """Return the Gini coefficient of how often each item is in a list, from these numbers.
+
+    0: all items are listed equally often; close to 1: a few items fill all lists. 0 without any
+    listed item.
     """
-    counts = np.sort(np.bincount(lists[lists >= 0], minlength=n_items).astype(float))
+    n_items, counts = len(counts), np.sort(counts.astype(float))
     total = counts.sum()
     if not total:
         return 0.0
@@ -35,20 +57,29 @@ def exposure_gini(lists: Array, n_items: int) -> float:
     return float(((2 * place - n_items - 1) * counts).sum() / (n_items * total))
 
 
-def new_item_shares(lists: Array, items: Array, case: Array, k: int) -> Array:
-    """Return, for each case, the share of its top k items that its history does not have.
+def find_new_items(lists: Array, items: Array, case: Array) -> Array:
+    """Return whether each item of each list is missing from the history of the list's case.
 
-    lists: cases x longest k, positions of items, -1 for none. items, case: the item and the case of
-    every row of all histories; item -1 is unknown. NaN for an empty list.
+    lists: cases x k, positions of items, -1 (never new) for none. items, case: the item and the
+    case of every row of all histories; item -1 is unknown.
     """
     n_items = int(max(lists.max(initial=0), items.max(initial=0))) + 1
-    listed = lists[:, :k]
-    is_item = listed >= 0
-    seen = np.unique(case[items >= 0] * n_items + items[items >= 0])
-    keys = np.arange(len(lists))[:, None] * n_items + listed
-    place = np.minimum(np.searchsorted(seen, keys), max(len(seen) - 1, 0))
-    is_seen = (seen[place] == keys) & is_item if len(seen) else np.zeros_like(is_item)
-    return _divide((is_item & ~is_seen).sum(axis=1), is_item.sum(axis=1))
+    seen = np.sort((case * n_items + items)[items >= 0])
+    keys = np.arange(len(lists))[:, None] * n_items + lists
+    if not len(seen):
+        return lists >= 0
+    place = np.minimum(np.searchsorted(seen, keys.ravel()), len(seen) - 1)
+    is_new: Array = (seen[place].reshape(keys.shape) != keys) & (lists >= 0)
+    return is_new
+
+
+def new_item_shares(lists: Array, is_new: Array, k: int) -> Array:
+    """Return, for each case, the share of its top k items that its history does not have.
+
+    lists: cases x longest k, positions of items, -1 for none. is_new: of the same shape, from
+    `find_new_items`. NaN for an empty list.
+    """
+    return _divide(is_new[:, :k].sum(axis=1), (lists[:, :k] >= 0).sum(axis=1))
 
 
 def read_categories(log: Log) -> Matrix | None:
@@ -151,27 +182,16 @@ def build_list_columns(
 
     histories, lists: of each case; a list has positions of items, best first, -1 for none.
     categories: from `read_categories`; None leaves diversity and calibration out. Null for a case
-    without a value. Histories are worked on in chunks: there may be many of one user.
+    without a value.
     """
-    frames = [
-        pl.DataFrame(_build_chunk(histories.slice(a, b), lists[a:b], categories, ks))
-        for a, b in histories.chunks()
-    ]
-    return pl.concat(frames, rechunk=True).to_dict() if frames else {}
-
-
-def _build_chunk(
-    histories: Histories, lists: Array, categories: Matrix | None, ks: Sequence[int]
-) -> dict[str, pl.Series]:
-    """Return the columns of `build_list_columns` for some of its histories, all at once."""
     lengths = histories.stop - histories.start
     ends = np.cumsum(lengths)
     offsets = np.repeat(histories.start - (ends - lengths), lengths)
     items = histories.item[np.arange(len(offsets)) + offsets].astype(np.int64)
     case = np.repeat(np.arange(len(lengths)), lengths)
-    series = {}
+    series, is_new = {}, find_new_items(lists, items, case)
     for k in ks:
-        series[f"{NEW}@{k}"] = new_item_shares(lists, items, case, k)
+        series[f"{NEW}@{k}"] = new_item_shares(lists, is_new, k)
         if categories is not None:
             top = lists[:, :k].astype(np.int64)
             series[f"{DIVERSITY}@{k}"] = list_diversities(top, categories)
@@ -184,8 +204,12 @@ def mean_list_columns(frame: pl.DataFrame, ks: Sequence[int]) -> Means:
 
     Frames of earlier versions and of clusters lack columns, whose means are left out.
     """
-    names = (f"{name}@{k}" for name in (NEW, DIVERSITY, CALIBRATION) for k in ks)
-    return mean_columns(frame, [name for name in names if name in frame.columns])
+    return mean_columns(frame, [name for name in list_column_names(ks) if name in frame.columns])
+
+
+def list_column_names(ks: Sequence[int]) -> list[str]:
+    """Return new@k, diversity@k and calibration@k at each k, the columns of cases."""
+    return [f"{name}@{k}" for name in (NEW, DIVERSITY, CALIBRATION) for k in ks]
 
 
 def _divide(total: Array, count: Array) -> Array:

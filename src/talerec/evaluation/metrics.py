@@ -72,14 +72,9 @@ def check_cutoffs(ks: Sequence[int]) -> list[int]:
 # -- lists -----------------------------------------------------------------------------------------
 
 
-def item_coverage(lists: Array, n_items: int) -> float:
-    """Return the share of the `n_items` items that are in at least one list.
-
-    `lists` (cases x k) has positions of recommended items; -1 is no item.
-    """
-    is_listed = np.zeros(n_items + 1, bool)
-    is_listed[lists] = True  # -1 sets the last entry
-    return int(np.count_nonzero(is_listed[:-1])) / n_items
+def item_coverage(counts: Array) -> float:
+    """Return the share of the items that are in at least one list; counts: lists of each item."""
+    return int(np.count_nonzero(counts)) / len(counts)
 
 
 def novelty(lists: Array, counts: Array) -> Array:

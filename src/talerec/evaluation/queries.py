@@ -86,27 +86,14 @@ class CaseContext(NamedTuple):
     length: tuple[float, float]
 
 
-def build_case_frame(
-    split: Split, cases: Cases, ranks: Array, lists: Array, ks: Sequence[int], *, hide_seen: bool
-) -> pl.DataFrame:
-    """Return one row per case of a split: user, ranks, groups and statistics of its list.
+def describe_split(split: Split, cases: Cases) -> CaseContext:
+    """Return what the rows of a split's cases need to know of all of them.
 
     A case is a history and the held-out item that came next, its target.
-    ranks : cases x 2, ranks of the targets with all items ranked, and with seen items hidden
-    lists : cases x k, the recommended items, best first; -1 where there are no more
-    ks : the cutoffs of the list statistics; hide_seen: which of the two ranks is the column `rank`
     """
     counts = np.bincount(split.train.item, minlength=len(split.train.items))
     thirds = (_find_thirds(values) for values in (target_gaps(cases), history_lengths(cases)))
-    context = CaseContext(split.train.ties, split.window, counts, *thirds)
-    frames = (
-        build_case_rows(
-            context, split.user_ids, cases.slice(a, b), ranks[a:b], lists[a:b], ks,
-            hide_seen=hide_seen,
-        )
-        for a, b in cases.histories.chunks()
-    )  # fmt: skip
-    return pl.concat(frames, rechunk=True)
+    return CaseContext(split.train.ties, split.window, counts, *thirds)
 
 
 def case_groups(frame: pl.DataFrame) -> dict[str, tuple[str, ...]]:
@@ -309,14 +296,18 @@ def _list_names(ks: Sequence[int]) -> list[str]:
     return [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in ks]
 
 
-def merge_sums(parts: Iterable[pl.DataFrame], ks: Sequence[int]) -> pl.DataFrame:
+def merge_sums(
+    parts: Iterable[pl.DataFrame], ks: Sequence[int], *, is_final: bool = True
+) -> pl.DataFrame:
     """Return the frame of an `Evaluation` from sums of parts (`sum_cases`): sums become means.
 
-    A part has the cases (evaluated queries) of some users, equal ones as one row with their number.
-    `ks` are the cutoffs of the list columns. A mean is null where its cases have no list, or no
-    known item in the history.
+    A part has some of the cases (evaluated queries), equal ones as one row with their number. `ks`
+    are the cutoffs of the list columns. A mean is null where its cases have no list, or no known
+    item in the history. Without `is_final`, sums stay sums, to be merged with further parts.
     """
     whole = _group_cases(pl.concat(parts), ks)
+    if not is_final:
+        return whole
     whole = whole.sort(_find_keys(whole))
     flags = {HISTORY_ROWS: _NO_HISTORY, **dict.fromkeys(_list_names(ks), _NO_LIST)}
     means = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from talerec.runtime import memory
 
 #: Fields of `Evaluation` whose names in JSON and in saved results differ.
 _JSON_NAMES = {"fixed_order_metrics": "beside", "users_without_target": "without"}
-_FRAMES = ("frame", "user_sums", "first_row_ranks")  # fields that are not facts
+_FRAMES = ("frame", "user_sums", "first_row_ranks", "list_means")  # fields that are not facts
 #: Attributes that were renamed in version 0.3: old name -> new name.
 _FORMER = {"asked": "description", **{old: new for new, old in _JSON_NAMES.items()}}
 
@@ -69,6 +69,8 @@ class Evaluation(Reportable):
         The lengths of the lists.
     coverage, seconds
         The share of the items in some list and the Gini of exposure, by k; the time of each step.
+    list_means
+        If `frame` has sums of cases: the means of new@k, diversity@k and calibration@k.
     fixed_order_metrics
         With several random orders of ties: the metrics in file order and in item order; in item
         order alone if the log was not in the order of its file.
@@ -113,6 +115,7 @@ class Evaluation(Reportable):
     users_without_target: int = 0
     user_sums: pl.DataFrame | None = None
     first_row_ranks: pl.DataFrame | None = None
+    list_means: Means = field(default_factory=dict)
 
     if not TYPE_CHECKING:  # former names
         __getattr__ = forward_renamed(_FORMER)
@@ -154,11 +157,10 @@ class Evaluation(Reportable):
         row = mean_columns(self.frame, [HISTORY_ROWS, *names])
         history = row[HISTORY_ROWS]
         novelty = {f"novelty@{k}": row[f"{NOVELTY}@{k}"] for k in self.ks}
-        rows = {k: row[f"{LIST_ROWS}@{k}"] for k in self.ks}
-        lift = {
-            f"lift@{k}": mean / history if history and mean else None for k, mean in rows.items()
-        }
-        return {**self.coverage, **novelty, **lift, **mean_list_columns(self.frame, self.ks)}
+        rows = ((f"lift@{k}", row[f"{LIST_ROWS}@{k}"]) for k in self.ks)
+        lift = {name: mean / history if history and mean else None for name, mean in rows}
+        means = self.list_means or mean_list_columns(self.frame, self.ks)
+        return {**self.coverage, **novelty, **lift, **means}
 
     @cached_property
     def intervals(self) -> dict[str, list[float]]:
@@ -175,18 +177,16 @@ class Evaluation(Reportable):
 
         A group is a label of cases, such as column `popularity`, name `head`; "all", "all" for all
         cases. `rank` is the column of ranks: `rank`, or `rank_hidden` for seen items hidden.
-        Intervals are clustered by user.
         """
         if self.user_sums is not None:
             return self._intervals(select_user_sums(self.user_sums, rank, (column, name)))
-        is_whole = (column, name) == ALL_CASES
-        return self.intervals_of(self.frame if is_whole else self.group(column, name), rank)
+        whole = (column, name) == ALL_CASES
+        return self.intervals_of(self.frame if whole else self.group(column, name), rank)
 
     def intervals_of(self, part: pl.DataFrame, rank: str = RANK) -> dict[str, list[float]]:
         """Return [low, high] of each metric: 95 % interval, clustered by user, of cases `part`.
 
-        rank: the column of ranks. TalerecError if the result has only sums of cases, as from a
-        cluster.
+        rank: the column of ranks. TalerecError if the result has only sums of cases.
         """
         if CASES in part.columns:
             raise TalerecError("sums of cases do not tell users apart; use `group_intervals`")
@@ -396,5 +396,5 @@ class Evaluation(Reportable):
 
 def _fact_names() -> dict[str, str]:
     """Return the fields of an evaluation, except its frames: name -> name in JSON."""
-    names = (field.name for field in fields(Evaluation))
+    names = (entry.name for entry in fields(Evaluation))
     return {name: _JSON_NAMES.get(name, name) for name in names if name not in _FRAMES}

@@ -18,7 +18,7 @@ from talerec.evaluation.metrics import RANK, RANK_HIDDEN
 from talerec.evaluation.queries import TARGET_ROWS, label_item_rows
 from talerec.runtime import atomic_write
 
-_METADATA = b"talerec"  # key of the facts in the metadata of a saved result
+METADATA = b"talerec"  # key of the facts in the metadata of a saved result
 
 
 def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.DataFrame]) -> Path:
@@ -31,7 +31,7 @@ def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.Da
 
     tables = (frame.to_arrow() for frame in frames)
     first = next(tables)
-    schema = first.schema.with_metadata({_METADATA: json.dumps(facts)})
+    schema = first.schema.with_metadata({METADATA: json.dumps(facts)})
     with atomic_write(path) as unfinished, pq.ParquetWriter(unfinished, schema) as file:
         for table in chain([first], tables):
             file.write_table(table.cast(schema))
@@ -50,8 +50,8 @@ def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-        facts = dict(json.loads(table.schema.metadata[_METADATA]))
+        with pq.ParquetFile(path) as file:
+            table, facts = file.read(), dict(json.loads(file.metadata.metadata[METADATA]))
     except FileNotFoundError:
         raise TalerecError(f"there is no file {path}") from None
     except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):

@@ -17,6 +17,7 @@ from talerec.runtime import (
     Array,
     Clock,
     Matrix,
+    borrow,
     csr_rows,
     dense,
     is_sparse,
@@ -204,12 +205,14 @@ def _add_row(graph: CSR, source: int, weight: float, scratch: WalkScratch, count
     graph: item x item transition probabilities, CSR. scratch.share: the probability of each item
     after this step. `count` is the number of items reached so far, which scratch.reached lists.
     """
+    indices, values = borrow(graph.indices), borrow(graph.values)
+    shares, reached = borrow(scratch.share), borrow(scratch.reached)
     for x in range(graph.indptr[source], graph.indptr[source + 1]):
-        i, share = graph.indices[x], weight * graph.values[x]
-        if scratch.share[i] == 0.0 and share > 0.0:
-            scratch.reached[count] = i
-            count += 1
-        scratch.share[i] += share
+        i, share = indices[x], weight * values[x]
+        before = shares[i]
+        reached[count] = i  # overwritten unless it is new
+        count += before == 0.0 and share > 0.0
+        shares[i] = before + share
     return count
 
 
@@ -220,7 +223,8 @@ def _keep_top(scratch: WalkScratch, count: int, width: int) -> int:
     scratch: `share` has the probability of each item, `reached` the items that have one. Writes the
     kept ones to top_items and top_shares, and resets `share` to zeros.
     """
-    share, reached, gain, top_items, top_shares = scratch
+    share, reached, gain = borrow(scratch.share), borrow(scratch.reached), borrow(scratch.gain)
+    top_items, top_shares = borrow(scratch.top_items), borrow(scratch.top_shares)
     for x in range(count):
         top_items[x], gain[x] = reached[x], share[reached[x]]
     size = keep_largest(gain, top_items, count, width)
@@ -257,7 +261,7 @@ def _walk_rows(graphs: WalkGraphs, a: int, b: int, out: WalkRows) -> None:
     probabilities and options of the walk.
     """
     n = len(graphs.R.indptr) - 1
-    reached, top_items = np.empty(n, np.int32), np.empty(n, np.int32)
+    reached, top_items = np.empty(n + 1, np.int32), np.empty(n, np.int32)  # one entry to spare
     scratch = WalkScratch(np.zeros(n), reached, np.empty(n), top_items, np.empty(n))
     for i in range(a, b):
         size = _walk_from(i, graphs, out.items.shape[1], scratch)

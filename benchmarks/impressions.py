@@ -40,7 +40,6 @@ from events import Connection, Service, make_model, stats_of
 
 WINDOW_US = 1_800_000_000
 USERS = 5000
-CLOCK_TICK = os.sysconf("SC_CLK_TCK")
 
 
 # -- kill ------------------------------------------------------------------------------------------
@@ -185,12 +184,12 @@ def kill(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def worker_seconds(service: Service) -> float:
-    """Return the processor seconds of the service's workers."""
+    """Return the processor seconds of the service's workers, all threads together."""
     total = 0
     for pid in service.workers():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / CLOCK_TICK
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            total += int((thread / "schedstat").read_text().split()[0])
+    return total / 1e9
 
 
 async def ask_slice(connection: Connection, users: list[str]) -> None:
@@ -204,8 +203,9 @@ async def writer_seconds(port: int) -> float:
     writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
     lines = (await reader.read()).decode().splitlines()
     writer.close()
-    name = "talerec_impression_writer_seconds_total"
-    return sum(float(line.split()[1]) for line in lines if line.startswith(name))
+    name = "talerec_impression_writer_seconds_total "
+    (line,) = [line for line in lines if line.startswith(name)]
+    return float(line.split()[1])
 
 
 async def measure_cost(services: list[Service], args: argparse.Namespace) -> dict[str, Any]:
@@ -222,6 +222,9 @@ async def measure_cost(services: list[Service], args: argparse.Namespace) -> dic
                 seconds[which] += worker_seconds(services[which]) - begin
         for connection in connections:
             await connection.close()
+        begin = worker_seconds(services[1])
+        await asyncio.sleep(1)  # what waits is written
+        seconds[1] += worker_seconds(services[1]) - begin
         wrote = await writer_seconds(services[1].port) - before
         n_requests = args.slices * 1000
         if turn:
@@ -324,7 +327,7 @@ def null_errors(runs: int, rate: float) -> dict[str, float]:
         n = np.arange(1, 10_001)
         variance = sum((g**2).cumsum(1) - g.cumsum(1) ** 2 / n for g in (first, second))
         difference = np.abs((second - first).cumsum(1))
-        usual += int((difference > 1.96 * np.sqrt(variance))[:, 49:].any(1).sum())
+        usual += int((difference > 1.96 * np.sqrt(np.maximum(variance, 0)))[:, 49:].any(1).sum())
     return {"sequence": wrong / runs, "usual interval, looked at as often": usual / runs}
 
 

@@ -69,6 +69,22 @@ def test_clicks_by_id_and_by_window_are_counted_once(shop: Local) -> None:
     assert counts["not_clicks"]["repeated"] == 1
 
 
+def test_metrics_have_the_figures_by_model_and_rank(shop: Local) -> None:
+    assert shop.get("/metrics").status == 200  # before anything was shown
+    answer = show(shop, "ann")
+    click = {"user_id": "ann", "item_id": str(answer["items"][1]["item_id"])}
+    shop.post("/v1/events", {"events": [click]})
+    figures(shop, 1, 1)
+    lines = shop.get("/metrics").body.decode().splitlines()
+    for line in (
+        f'talerec_shown_items{{role="current",version="{answer["model"]}"}} 5',
+        f'talerec_shown_clicks{{role="current",version="{answer["model"]}"}} 1',
+        'talerec_shown_clicks{rank="1"} 0', 'talerec_shown_clicks{rank="2"} 1',
+        "talerec_impressions_written_total 1", "talerec_impressions_lost_total 0",
+    ):  # fmt: skip
+        assert line in lines
+
+
 def test_forged_and_malformed_ids_have_their_answers(shop: Local) -> None:
     event = {"user_id": "ann", "item_id": "1"}
     forged = {**event, "recommendation_id": IdSigner(b"another").make_id(now_us())}

@@ -92,8 +92,8 @@ def impression_lines(summary: dict[str, Any] | None) -> list[str]:
     lines: list[str] = []
     for field, (name, text) in texts.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-        for row in summary["by_model"].values():
-            labels = f'role="{row["role"]}",version="{row["model"]}"'
+        for version, row in summary["by_model"].items():
+            labels = f'role="{row["role"]}",version="{version}"'
             lines.append(f"{name}{{{labels}}} {row[field]}")
         for rank, row in summary["by_rank"].items():
             lines.append(f'{name}{{rank="{rank}"}} {row[field]}')

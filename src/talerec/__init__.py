@@ -18,7 +18,7 @@ Logs
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
-    Personal, LastBasket                                what the user took before
+    Personal, LastBasket, TIFUKNN                       what the user took before
     Content, Ranker        items by their content; a second stage over other models
     Content                   items by text, categories, numbers and vectors of the item table
     SASRec, GSASRec, ESASRec, GRU4Rec, BERT4Rec, DuoRec, FEARec, BSARec, TiSASRec, TCPSRec,

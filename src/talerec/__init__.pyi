@@ -53,6 +53,7 @@ from talerec.models.linear.swalk import SWalk as SWalk
 from talerec.models.linear.tale import TALE as TALE
 from talerec.models.neighbors.models import SKNN as SKNN
 from talerec.models.neighbors.models import STAN as STAN
+from talerec.models.neighbors.tifuknn import TIFUKNN as TIFUKNN
 from talerec.models.networks.attention import HSTU as HSTU
 from talerec.models.networks.attention import BERT4Rec as BERT4Rec
 from talerec.models.networks.attention import ESASRec as ESASRec

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from command import talerec
-from kinds import maker
+from kinds import FITTED_IN_SECONDS, maker
 from logs import DAY, SECOND, START, at, described, histories_of, log_of, logs, rows_of, tiny_log
 from talerec.data import Histories, order_ties
 from talerec.data.split import SplitPlan
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.evaluation import GROUPS, MODEL_LISTS
+from talerec.evaluation import GROUPS
 from talerec.models import MODELS
 from talerec.models.core import rank_targets
 
 CUTOFF = START + 10 * DAY // 24
-COUNTING = ("markov", "rules", "association", "popular", "trending", "personal", "lastbasket")
-LINEAR_AND_COUNTING = (*MODEL_LISTS["linear"], *COUNTING)
 
 
 def slow_cases(rows, cutoff, end=None):
@@ -152,7 +150,7 @@ def test_no_model_reads_rows_after_the_history(name):
     np.testing.assert_array_equal(*ranks)
 
 
-@pytest.mark.parametrize("name", LINEAR_AND_COUNTING)
+@pytest.mark.parametrize("name", FITTED_IN_SECONDS)
 def test_rows_of_the_same_time_and_later_rows_change_no_rank(name):
     """Rows planted at a user's last time, after it, and of a new user change no rank."""
     rows = walk()
@@ -169,7 +167,7 @@ def test_rows_of_the_same_time_and_later_rows_change_no_rank(name):
     assert frames[0].join(frames[1], on=frames[0].columns, how="anti", nulls_equal=True).is_empty()
 
 
-@pytest.mark.parametrize("name", LINEAR_AND_COUNTING)
+@pytest.mark.parametrize("name", FITTED_IN_SECONDS)
 def test_later_baskets_change_no_metric_of_a_basket(name):
     """Baskets planted after a user's last one, and of a new user, change no earlier one."""
     rows = walk()

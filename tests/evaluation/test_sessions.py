@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from command import talerec
+from kinds import FITTED_IN_SECONDS, maker
 from logs import DAY, SECOND, START, at, histories_of, log_of, quick, rows, rows_of
 from talerec.data import session_positions
 from talerec.errors import InvalidLogError, TalerecError
@@ -135,7 +136,9 @@ def test_next_items_of_click_sessions_equal_the_protocol_of_session_rec():
     assert group["MRR@20"] == pytest.approx(np.mean(gains))
 
 
-def test_rows_of_other_sessions_change_no_rank():
+@pytest.mark.parametrize("name", FITTED_IN_SECONDS)
+def test_rows_of_other_sessions_change_no_rank(name):
+    """Sessions planted at the time of a user's last one, and during it, change no rank of it."""
     events = [
         (u, f"{u}-{s}", (u + 2 * s + i) % 7, START + s * DAY + i * MINUTE + u)
         for u in range(8) for s in range(4) for i in range(3)
@@ -146,7 +149,7 @@ def test_rows_of_other_sessions_change_no_rank():
     frames = []
     for rows_ in (events, events + planted):
         (split,) = tr.every_row_split(tr.split_sessions(session_log(rows_)), at(last))
-        frame = tr.evaluate(tr.TALE(reg=1.0).fit(split.train), split).frame
+        frame = tr.evaluate(maker(name)().fit(split.train), split).frame
         frames.append(frame.select("user_id", "time", "rank", "rank_hidden", "history_length"))
     assert len(frames[0]) == 16
     assert frames[0].equals(frames[1])

@@ -73,6 +73,9 @@ class Log:
         The event of each row (view, buy ...), as a position among the names.
     group, group_ids : int32 array and Vocabulary, optional
         The session or basket of each row, as a position among their ids.
+    has_baskets : bool
+        Whether a user's rows of one time are a basket, and the next basket is what is predicted
+        (`join_baskets`).
     owners : polars.Series, optional
         In a log whose users are sessions (`split_sessions`): the id of each session's user.
 
@@ -112,6 +115,7 @@ class Log:
     group: Array | None = None
     group_ids: Vocabulary | None = None
     owners: pl.Series | None = None
+    has_baskets: bool = False
 
     @classmethod
     def from_frame(

@@ -233,7 +233,8 @@ def merge_logs(old: Log, new: Log) -> MergedLog:
     what, when = np.concatenate([old.item, item]), np.concatenate([old.time, time])
     log, order = _sort_rows(who, what, when, users, items, old)
     weight = _merge_weights(old, new, new_rows, order)
-    log = replace(log, weight=weight, weight_unit=old.weight_unit)
+    unit, has_baskets = old.weight_unit, old.has_baskets
+    log = replace(log, weight=weight, weight_unit=unit, has_baskets=has_baskets)
     added = (len(users) - len(old.users), len(items) - len(old.items))
     return MergedLog(log, is_new[order], *added)
 

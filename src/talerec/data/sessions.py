@@ -139,7 +139,8 @@ def join_baskets(log: Log) -> Log:
 
     `log.group` has the basket of each row; a basket that has rows of several users is one basket of
     each. In a log without that column, rows of equal times are a basket already. Simultaneous rows
-    of two baskets become one. The log returned has no `group`.
+    of two baskets become one. The log returned has no `group`, and its `has_baskets` is true: tempo
+    and the ranker learn to predict next baskets from it.
 
     Examples
     --------
@@ -154,7 +155,7 @@ def join_baskets(log: Log) -> Log:
     if log.unit == "none":
         raise InvalidLogError("`basket` needs times, and the log has none", "basket")
     if log.group is None:
-        return log
+        return replace(log, has_baskets=True)
     user = log.user_codes()
     order = np.lexsort((log.time, log.group, user))
     begins = np.ones(log.rows, bool)
@@ -163,5 +164,44 @@ def join_baskets(log: Log) -> Log:
     time = np.empty_like(log.time)
     time[order] = log.time[order][first]
     rows = np.lexsort((time, user))
-    joined = replace(log, time=time, group=None, group_ids=None)
+    joined = replace(log, time=time, group=None, group_ids=None, has_baskets=True)
     return joined.reorder(rows, log.ties)
+
+
+def basket_starts(log: Log) -> Array:
+    """Return, for each row, the first row of its basket: of the rows of its user and time."""
+    begins = np.ones(log.rows, bool)
+    begins[1:] = np.diff(log.time) != 0
+    begins[log.ptr[:-1][np.diff(log.ptr) > 0]] = True
+    starts: Array = np.maximum.accumulate(np.where(begins, np.arange(log.rows), 0))
+    return starts
+
+
+def basket_stops(log: Log) -> Array:
+    """Return, for each row, the row after the last row of its basket (same user and time)."""
+    first = np.unique(basket_starts(log))
+    ends = np.append(first[1:], log.rows)
+    return np.repeat(ends, ends - first)
+
+
+def list_rows(start: Array, stop: Array) -> tuple[Array, Array]:
+    """Return the rows of ranges start[n] to stop[n] - 1: the range n of each, and its number."""
+    length = stop - start
+    number = np.repeat(np.arange(len(start)), length)
+    return number, np.arange(len(number)) + np.repeat(start - np.cumsum(length) + length, length)
+
+
+def list_history_rows(start: Array, stop: Array, time: Array) -> tuple[Array, Array, Array]:
+    """Return all rows of histories: the number of the history, the row, and its later baskets.
+
+    History h has the rows start[h] to stop[h] - 1; `time` has the time of every row number. The
+    third array counts, for each row, the baskets (distinct times) of its history that are later.
+    """
+    number, rows = list_rows(start, stop)
+    is_later = np.zeros(len(rows), np.int64)
+    is_later[1:] = (time[rows][1:] != time[rows][:-1]) & (number[1:] == number[:-1])
+    basket = np.cumsum(is_later)
+    last = np.zeros(len(start), np.int64)
+    last[number] = basket  # rows are in order: the last assignment wins
+    n_later = last[number] - basket
+    return number, rows, n_later

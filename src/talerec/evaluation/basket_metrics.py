@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from talerec.data import Log
+from talerec.data import Log, list_rows
 from talerec.data.split import Cases
 from talerec.runtime import Array
 
@@ -92,9 +92,7 @@ def _item_keys(log: Log, start: Array, stop: Array) -> Array:
     Range number n has rows start[n] to stop[n] - 1; the key is n times the number of items plus the
     item's position.
     """
-    length = stop - start
-    number = np.repeat(np.arange(len(start)), length)
-    rows = np.arange(len(number)) + np.repeat(start - (np.cumsum(length) - length), length)
+    number, rows = list_rows(start, stop)
     return np.unique(number * len(log.items) + log.item[rows])
 
 

@@ -12,9 +12,10 @@ import polars as pl
 
 from talerec import columns
 from talerec.data import Log, as_log
-from talerec.data.split import Split, SplitPlan, basket_splits
+from talerec.data.split import Split, SplitPlan
 from talerec.evaluation.basket_metrics import SHARES, basket_metric_names, measure_baskets
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
+from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs
 from talerec.evaluation.queries import TIME, WINDOW
 from talerec.evaluation.user_sums import sum_users
@@ -142,7 +143,8 @@ def evaluate_baskets(
 ) -> BasketEvaluation:
     """Split a log of baskets, fit a model to the training rows, and evaluate it on baskets.
 
-    A basket is a user's rows of one time; see `join_baskets`. The list after a user's earlier
+    A basket is a user's rows of one time; see `join_baskets`. Tempo and the ranker learn to predict
+    next baskets. The list after a user's earlier
     baskets is compared with all items of the next one. An item that is unknown to the model is a
     target that is missed.
 
@@ -177,8 +179,7 @@ def evaluate_baskets(
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     log, ks, seconds, frames, name = as_log(log), check_cutoffs(k), [], [], plan.text
-    for split in basket_splits(plan, log, on):
-        model.fit(split.train)
+    for split in LogSplits(log, plan, on, baskets=True).fit_each(model):
         clock = Clock()
         with clock("score"):
             frames.append(_evaluate_split(model, log, split, on, ks, hide_seen))

@@ -241,12 +241,11 @@ def evaluate_splits(
         order: str, add: Callable[[pl.DataFrame], object] | None = None
     ) -> Iterator[Evaluation]:
         """Yield the results for one order of ties (rows with equal times): one per split."""
-        for split, cache in splits.in_order(order):
-            fitted = model.fit(split.train, cache=cache)
+        for split in splits.fit_each(model, order):
             if add is None:
-                yield evaluate(fitted, split, on=on, k=ks, hide_seen=hide_seen)
+                yield evaluate(model, split, on=on, k=ks, hide_seen=hide_seen)
             else:
-                yield _evaluate_chunks(fitted, split, add, on, ks, hide_seen)
+                yield _evaluate_chunks(model, split, add, on, ks, hide_seen)
 
     orders = expand_tie_orders(ties)
     result = join_results([part for order in orders for part in results(order, add)])

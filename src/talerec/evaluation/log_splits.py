@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from talerec.data import Log, order_ties
-from talerec.data.split import Split, SplitPlan
-from talerec.models.core import SharedFits
+from talerec.data.split import Split, SplitPlan, basket_splits
+from talerec.models.core import Model, SharedFits
 
 
 class LogSplits:
@@ -17,9 +17,15 @@ class LogSplits:
     a split is made when it is needed, and nothing is kept.
     """
 
-    def __init__(self, log: Log, plan: SplitPlan, on: str, *, is_shared: bool = False) -> None:
-        """Remember the log, how to split it, and which rows (test or validation) are targets."""
+    def __init__(
+        self, log: Log, plan: SplitPlan, on: str, *, is_shared: bool = False, baskets: bool = False
+    ) -> None:
+        """Remember the log, how to split it, and which rows (test or validation) are targets.
+
+        baskets: hold out baskets (rows of one user and time), not rows.
+        """
         self.log, self._plan, self._on, self._is_shared = log, plan, on, is_shared
+        self._baskets = baskets
         self._splits_by_order: dict[str, list[tuple[Split, SharedFits]]] = {}
 
     def in_order(self, ties: str) -> Iterable[tuple[Split, SharedFits | None]]:
@@ -40,4 +46,11 @@ class LogSplits:
 
     def _make(self, ties: str) -> Iterator[Split]:
         """Yield the splits of the log with ties in the order `ties`."""
-        return self._plan.splits(order_ties(self.log, ties), self._on)
+        log = order_ties(self.log, ties)
+        return (basket_splits if self._baskets else SplitPlan.splits)(self._plan, log, self._on)
+
+    def fit_each(self, model: Model, ties: str = "file") -> Iterator[Split]:
+        """Yield each split, for an order of ties, after `model` was fitted to its training rows."""
+        for split, cache in self.in_order(ties):
+            model.fit(split.train, cache=cache)
+            yield split

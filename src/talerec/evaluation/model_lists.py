@@ -16,8 +16,8 @@ from talerec.models.core import Model, RecommenderModel, build_model, param_fiel
 PROMISING = (
     "tempo", "tale", "slist", "rules", "slit", "swalk", "stan", "markov", "rdlae", "edlae", "ease",
     "slis", "ranker", "blend", "content", "sknn", "association", "popular", "trending", "personal",
-    "lastbasket", "fpmc", "tisasrec", "sasrec", "bsarec", "lrurec", "hstu", "esasrec", "gsasrec",
-    "linrec", "tcpsrec", "gru4rec", "bert4rec", "duorec", "fearec", "ticoserec",
+    "lastbasket", "tifuknn", "fpmc", "tisasrec", "sasrec", "bsarec", "lrurec", "hstu", "esasrec",
+    "gsasrec", "linrec", "tcpsrec", "gru4rec", "bert4rec", "duorec", "fearec", "ticoserec",
 )  # fmt: skip
 
 #: Names of lists of models: closed-form item-item models, and every model of the library.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from talerec.data import Log
+from talerec.data import Log, basket_starts, basket_stops
 from talerec.data.split.cases import Cases
 from talerec.data.split.plans import SplitPlan
 from talerec.data.split.splits import Split, hold_out
@@ -26,35 +26,22 @@ def basket_splits(plan: SplitPlan, log: Log, on: str = TEST) -> Iterator[Split]:
     `target_row` to `basket_stop` of the cases. With leave-one-out, the test is each user's last
     basket, and the validation the previous one, of users with three baskets at least; with a split
     by time it is each user's first basket in the test period, or (every:) each basket in it that
-    has a history. `on` is "test" or "validation". TalerecError if there is no case, or the plan has
-    a target event.
+    has a history. `on` is "test" or "validation". The training rows are a log of baskets, from
+    which tempo and the ranker learn to predict baskets. TalerecError if there is no case, or the
+    plan has a target event.
     """
     if plan.target is not None:
         raise TalerecError("`target` does not go with baskets", "target")
     plan.check(on)
+    log = replace(log, has_baskets=True)
     splits = plan.splits(log, on) if plan.text != "leave-one-out" else [_leave_out(log, plan.refit)]
-    stop = _basket_stops(log)
+    stop = basket_stops(log)
     for split in splits:
         test, validation = (
             None if cases is None else _select_baskets(cases, stop)
             for cases in (split.test, split.validation)
         )
         yield replace(split, test=test, validation=validation)
-
-
-def _first_rows(log: Log) -> Array:
-    """Return the first row of each basket (rows of one user and time) of a log, ascending."""
-    begins = np.ones(log.rows, bool)
-    begins[1:] = np.diff(log.time) != 0
-    begins[log.ptr[:-1][np.diff(log.ptr) > 0]] = True
-    return np.flatnonzero(begins)
-
-
-def _basket_stops(log: Log) -> Array:
-    """Return, for each row, the row after the last row of its basket (same user and time)."""
-    first = _first_rows(log)
-    ends = np.append(first[1:], log.rows)
-    return np.repeat(ends, ends - first)
 
 
 def _leave_out(log: Log, refit: bool) -> Split:
@@ -64,7 +51,7 @@ def _leave_out(log: Log, refit: bool) -> Split:
     """
     if log.unit == "none":
         raise InvalidLogError("baskets need times, and the log has none")
-    first = _first_rows(log)
+    first = np.unique(basket_starts(log))
     user = log.user_codes()[first]
     n_baskets = np.bincount(user, minlength=len(log.users))
     ends = np.cumsum(n_baskets)

@@ -32,9 +32,11 @@ from talerec.models.core.holdout import delayed_rows_per_user as delayed_rows_pe
 from talerec.models.core.holdout import has_enough_queries as has_enough_queries
 from talerec.models.core.holdout import hold_out_last_rows as hold_out_last_rows
 from talerec.models.core.holdout import sample_target_items as sample_target_items
+from talerec.models.core.holdout import sample_targets as sample_targets
 from talerec.models.core.holdout import sample_users as sample_users
 from talerec.models.core.holdout import select_answerable as select_answerable
 from talerec.models.core.holdout import split_holdout as split_holdout
+from talerec.models.core.holdout import spread_sample as spread_sample
 from talerec.models.core.inference import NO_FILTER as NO_FILTER
 from talerec.models.core.inference import check_k as check_k
 from talerec.models.core.inference import explain_boosts as explain_boosts

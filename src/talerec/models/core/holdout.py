@@ -3,6 +3,9 @@
 Current queries ask for a user's last row before a cutoff, when all earlier rows are known. Delayed
 queries ask for a user's first rows after the cutoff: the model is then as old as the cutoff, and
 the user has often been inactive. Only rows of the log that is fitted are used.
+
+In a log of baskets, the last basket before the cutoff and the first one after it are held out. A
+basket has several queries, which differ in the target alone; their history is all earlier baskets.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, Log
+from talerec.data import Histories, Log, basket_starts, basket_stops, list_rows
 from talerec.runtime import Array
 
 _CUTOFF_SHARES = (0.85, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the rows before a cutoff, by preference
@@ -21,7 +24,10 @@ _MAX_SAMPLE, _MIN_SAMPLE = 4096, 512  # users sampled for each kind of query
 _MAX_DELAYED_ROWS = 5  # delayed queries of one user, if few users have any
 _ROWS_PER_QUERY = 40  # in small logs: learning must not take longer than fitting
 _SMALL_CATALOGUE = 4000  # items, up to which all of them are targets
-_MIN_QUERIES = 200  # answerable current queries below which nothing can be learned
+_MAX_BASKET_USERS = 2048  # users sampled for each kind of query in a log of baskets
+_MAX_BASKET_QUERIES = 4  # queries of one basket
+_MIN_STEPS = 3  # rows, or baskets, of a user with current queries
+_MIN_USERS = 200  # users with answerable current queries below which nothing can be learned
 
 
 class HoldoutQueries(NamedTuple):
@@ -66,10 +72,12 @@ def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
     cut = TimeCut.at(log, choose_cutoff(cutoffs, count_users_across(log, cutoffs)))
     target_mask = sample_target_items(len(log.items), every_item=every_item)
     eligible = cut.eligible_users(target_mask)
-    current_users, delayed_users = (sample_users(users, log.rows) for users in eligible)
+    sampled = (sample_users(users, log.rows) for users in eligible)
+    most = _MAX_BASKET_USERS if log.has_baskets else _MAX_SAMPLE
+    current_users, delayed_users = (spread_sample(users, most) for users in sampled)
     train = cut.training_rows(current_users)
     in_train = np.bincount(train.item, minlength=len(train.items)) > 0
-    current = select_answerable(cut.current_queries(current_users), in_train)
+    current = select_answerable(cut.current_queries(current_users), in_train & target_mask)
     if not has_enough_queries(current):
         return None
     n_rows = delayed_rows_per_user(len(delayed_users), log.rows)
@@ -80,8 +88,9 @@ def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
 def hold_out_last_rows(log: Log) -> tuple[Log, HoldoutQueries] | None:
     """Return training rows without some users' last rows, and a query for each of those.
 
-    The history of a query is the user's other rows, its target the item of the row held out. The
-    result is None if fewer than 200 queries can be answered (their target occurs in training).
+    The history of a query is the user's other rows, its target the item of the row held out (in a
+    log of baskets: of the last basket). The result is None if fewer than 200 users have a query
+    that can be answered (its target occurs in training).
     """
     cut = TimeCut.at(log, int(log.time.max()) + 1)  # nothing lies after the cut
     every_item = np.ones(len(log.items), bool)
@@ -114,12 +123,12 @@ class TimeCut(NamedTuple):
     def eligible_users(self, target_mask: Array) -> tuple[Array, Array]:
         """Return users with a current query, and users with a delayed one, for an allowed target.
 
-        A current query asks for a user's last row before the cutoff (from three rows on), a delayed
-        one for the first row after it (with a row before it). target_mask: a flag per item. Users
-        are numbers: their positions in the log.
+        A current query asks for a user's last row before the cutoff (from three rows, or baskets,
+        on), a delayed one for the first row after it (with a row before it). target_mask: a flag
+        per item. Users are numbers: their positions in the log.
         """
         before, length = self.before, np.diff(self.before.ptr)
-        current = np.flatnonzero(length >= 3)
+        current = np.flatnonzero(_count_steps(before) >= _MIN_STEPS)
         delayed = np.flatnonzero((self.first_after >= 0) & (length > 0))
         return (
             current[target_mask[before.item[before.ptr[current + 1] - 1]]],
@@ -129,20 +138,28 @@ class TimeCut(NamedTuple):
     def training_rows(self, current_users: Array) -> Log:
         """Return the rows before the cutoff, without the last row of each of these users.
 
-        These last rows are held out: they are the targets of the current queries.
+        These last rows (in a log of baskets: the rows of last baskets) are held out: they are the
+        targets of the current queries.
         """
         is_train = np.ones(self.before.rows, bool)
-        is_train[self.before.ptr[current_users + 1] - 1] = False
+        is_train[list_rows(*self._last_steps(current_users))[1]] = False
         return self.before.keep(is_train)
 
     def current_queries(self, users: Array) -> HoldoutQueries:
         """Return one query per user: its last row before the cutoff is the target to predict.
 
+        In a log of baskets, up to four items of the last basket are targets of one query each.
         `before` has the log's rows before the cutoff. users: their numbers. The history of a query
-        is the user's rows before the target row, and its request time the target row's time.
+        is the user's rows before the target row, or before its basket, and its request time the
+        target row's time.
         """
-        last = self.before.ptr[users + 1] - 1
-        return self._queries(users, last, self.before.item[last], self.before.time[last])
+        first, stop = self._last_steps(users)
+        number, row = list_rows(first, stop)
+        if self.log.has_baskets:
+            number, row = sample_targets(number, row, self.before.item[row])
+        return self._queries(
+            users[number], first[number], self.before.item[row], self.before.time[row]
+        )
 
     def delayed_queries(self, users: Array, target_mask: Array, n_rows: int) -> HoldoutQueries:
         """Return up to n_rows queries per user: its first rows after the cutoff are the targets.
@@ -150,14 +167,30 @@ class TimeCut(NamedTuple):
         `before` has the log's rows before the cutoff, `first_after` each user's first row after it.
         users: their numbers, ascending. target_mask: a flag per item that may be a target. The
         history of a query is the user's rows before the cutoff, and its request time the target
-        row's time. Queries of a user follow each other.
+        row's time. Queries of a user follow each other. In a log of baskets, they ask for up to
+        four items of the first basket after the cutoff.
         """
-        row = self.first_after[users][:, None] + np.arange(n_rows)
-        is_target = row < self.log.ptr[users + 1][:, None]
-        is_target[is_target] = target_mask[self.log.item[row[is_target]]]
-        row, users = row[is_target], np.repeat(users, is_target.sum(axis=1))
+        first = self.first_after[users]
+        stop = np.minimum(first + n_rows, self.log.ptr[users + 1])
+        if self.log.has_baskets:
+            stop = basket_stops(self.log)[first]
+        number, row = list_rows(first, stop)
+        is_target = target_mask[self.log.item[row]]
+        number, row = number[is_target], row[is_target]
+        if self.log.has_baskets:
+            number, row = sample_targets(number, row, self.log.item[row])
+        users = users[number]
         stop = self.before.ptr[users + 1]
         return self._queries(users, stop, self.log.item[row], self.log.time[row])
+
+    def _last_steps(self, users: Array) -> tuple[Array, Array]:
+        """Return where each user's last row, or last basket, begins and ends.
+
+        Row numbers are those of `before`, the rows before the cutoff; the end is the row after it.
+        users: their numbers.
+        """
+        stop = self.before.ptr[users + 1]
+        return (basket_starts(self.before)[stop - 1] if self.log.has_baskets else stop - 1), stop
 
     def _queries(self, users: Array, stop: Array, target: Array, now: Array) -> HoldoutQueries:
         """Return queries whose histories are the users' rows before the row numbers `stop`.
@@ -168,6 +201,33 @@ class TimeCut(NamedTuple):
         before = self.before
         histories = Histories(before.ptr[users], stop, before.item, before.time, now)
         return HoldoutQueries(histories, target.astype(np.int64), users)
+
+
+def _count_steps(log: Log) -> Array:
+    """Return how many rows each user of a log has, or how many baskets in a log of baskets."""
+    if not log.has_baskets:
+        return np.diff(log.ptr)
+    is_first = basket_starts(log) == np.arange(log.rows)
+    return np.bincount(log.user_codes()[is_first], minlength=len(log.users))
+
+
+def sample_targets(number: Array, row: Array, item: Array) -> tuple[Array, Array]:
+    """Return the rows that queries have as targets: at most four distinct items of a basket.
+
+    number: the basket of each row, ascending. row, item: its row number and item. An even sample of
+    the basket's items, in order of item.
+    """
+    order = np.lexsort((row, item, number))
+    number, row, item = number[order], row[order], item[order]
+    is_new = np.ones(len(row), bool)
+    is_new[1:] = (np.diff(number) != 0) | (np.diff(item) != 0)
+    number, row = number[is_new], row[is_new]
+    size = np.bincount(number)[number] if len(number) else number
+    rank = np.arange(len(number)) - np.searchsorted(number, number)
+    # of n items, number r is taken if a multiple of n / 4 lies in (r - 1, r]
+    n_taken = np.minimum(size, _MAX_BASKET_QUERIES)
+    is_taken = (rank + 1) * n_taken // size > rank * n_taken // size
+    return number[is_taken], row[is_taken]
 
 
 def sample_target_items(n_items: int, *, every_item: bool) -> Array:
@@ -213,7 +273,11 @@ def sample_users(users: Array, n_rows: int) -> Array:
 
     One user for 40 rows, at least 512 and at most 4096; all of `users` if they are fewer.
     """
-    size = _sample_size(n_rows)
+    return spread_sample(users, _sample_size(n_rows))
+
+
+def spread_sample(users: Array, size: int) -> Array:
+    """Return an evenly spread sample of at most `size` users."""
     if len(users) <= size:
         return users
     sample: Array = users[np.linspace(0, len(users) - 1, size).astype(np.int64)]
@@ -234,11 +298,11 @@ def _sample_size(n_rows: int) -> int:
 
 
 def has_enough_queries(current: HoldoutQueries) -> bool:
-    """Return whether there are enough queries (200) to learn weights from.
+    """Return whether enough users (200) have queries to learn weights from.
 
     current: queries for users' last rows before the cutoff, whose target occurs in training.
     """
-    return len(current) >= _MIN_QUERIES
+    return len(np.unique(current.user)) >= _MIN_USERS
 
 
 def select_answerable(queries: HoldoutQueries, in_train: Array) -> HoldoutQueries:

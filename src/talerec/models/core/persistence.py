@@ -260,6 +260,7 @@ def training_facts(log: Log) -> dict[str, Any]:
     times = {"first_time": int(log.time.min()), "last_time": int(log.time.max())}
     facts = {**counts, **times, "ties": log.ties, "time_read_as": log.unit}
     facts |= {} if log.weight is None else {"weighed": True}
+    facts |= {"baskets": True} if log.has_baskets else {}
     return facts | ({} if log.weight_unit is None else {"weight_unit": log.weight_unit})
 
 
@@ -287,7 +288,10 @@ def _restore_log(
     rows = (arrays["ptr"], arrays["item"], arrays["time"])
     trends, weight = arrays.get("trends"), arrays.get("weight")
     divisor = training.get("weight_unit")
-    return Log(*rows, users, items, info, unit, ties, trends, weight=weight, weight_unit=divisor)
+    return Log(
+        *rows, users, items, info, unit, ties, trends, weight=weight, weight_unit=divisor,
+        has_baskets=training.get("baskets", False),
+    )  # fmt: skip
 
 
 # -- trend counts of rows, which an update keeps ---------------------------------------------------

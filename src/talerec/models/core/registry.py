@@ -26,7 +26,7 @@ from talerec.ranking import Query, Weights
 _FAMILIES = {
     "tempo": "Tempo",
     "linear": "TALE SLIS SLIT SLIST EASE EDLAE RDLAE SWalk",
-    "neighbors": "SKNN STAN",
+    "neighbors": "SKNN STAN TIFUKNN",
     "counting": "Markov Rules Association Popular Trending Personal LastBasket",
     "factors": "FPMC",
     "content": "Content",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from talerec.data import Histories, Log
+from talerec.data import Histories, Log, list_history_rows
 from talerec.models.core import SCORE, Model, param
 from talerec.ranking import IdentityBlock, Query, Weights
 from talerec.runtime import Array, Clock
@@ -47,20 +47,13 @@ class HistoryItems(Model):
 
         Items whose weights are all 0 are left out.
         """
-        length = histories.stop - histories.start
-        ends = np.cumsum(length)
-        number = np.repeat(np.arange(len(length)), length)  # the history of each row
-        rows = np.arange(len(number)) + np.repeat(histories.start - (ends - length), length)
-        time, n_items = histories.time[rows], len(self.fitted.items)
-        is_later = np.zeros(len(rows), np.int64)
-        is_later[1:] = (time[1:] != time[:-1]) & (number[1:] == number[:-1])
-        basket = np.cumsum(is_later)
-        n_later = np.repeat(basket[ends[length > 0] - 1], length[length > 0]) - basket
+        spans, n_items = (histories.start, histories.stop), len(self.fitted.items)
+        number, rows, n_later = list_history_rows(*spans, histories.time)
         weight = self._weigh_baskets(n_later)
         counts = (histories.item[rows] >= 0) & (weight > 0)
         keys = number[counts] * n_items + histories.item[rows][counts]
         keys, at = np.unique(keys, return_inverse=True)
-        ptr = np.searchsorted(keys, np.arange(len(length) + 1) * n_items)
+        ptr = np.searchsorted(keys, np.arange(len(histories) + 1) * n_items)
         return Query(ptr, keys % n_items, np.bincount(at, weight[counts], len(keys)))
 
 

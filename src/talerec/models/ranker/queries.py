@@ -11,9 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, Log
-from talerec.models.core import HoldoutQueries, TimeCut, select_answerable
-from talerec.runtime import Array
+from talerec.data import Histories, Log, basket_starts, list_rows
+from talerec.models.core import (
+    HoldoutQueries,
+    TimeCut,
+    sample_targets,
+    select_answerable,
+    spread_sample,
+)
 
 _MAX_QUERIES = 20_000  # of each kind
 _ROWS_HELD = 3  # rows of a user per row that is held back
@@ -37,7 +42,12 @@ class QueryRound(NamedTuple):
 
 
 def default_rows_back(log: Log) -> int:
-    """Return how many last rows of each user are queries: 2 to 4, more in logs of few users."""
+    """Return how many last rows of each user are queries: 2 to 4, more in logs of few users.
+
+    In a log of baskets, it is the number of last baskets: 2.
+    """
+    if log.has_baskets:
+        return _ROWS_BACK[0]
     n_users = int(np.count_nonzero(np.diff(log.ptr)))
     return int(np.clip(_ENOUGH // max(n_users, 1), *_ROWS_BACK))
 
@@ -45,20 +55,25 @@ def default_rows_back(log: Log) -> int:
 def current_round(log: Log, rows_back: int) -> QueryRound:
     """Return queries for users' last rows, up to `rows_back` of each, and the other rows.
 
-    A user with n rows has n // 3 queries at most; the history of a query is all earlier rows. If
-    there are too many queries, they are those of an even sample of users.
+    A user with n rows has n // 3 queries at most; the history of a query is all earlier rows. In a
+    log of baskets, that holds for baskets; up to four items of a basket are targets of a query
+    each. If there are too many queries, they are those of an even sample of users.
     """
-    length = np.diff(log.ptr)
-    n_held = np.minimum(length // _ROWS_HELD, rows_back)
+    starts = np.unique(basket_starts(log)) if log.has_baskets else np.arange(log.rows)
+    stops = np.append(starts[1:], log.rows)
+    ptr = np.searchsorted(starts, log.ptr)  # where each user's rows, or baskets, begin
+    n_held = np.minimum(np.diff(ptr) // _ROWS_HELD, rows_back)
     users = np.flatnonzero(n_held)
-    users = _sample(users, int(_MAX_QUERIES / max(n_held[users].mean(), 1)) if users.size else 0)
-    n_held = n_held[users]
-    user = np.repeat(users, n_held)
-    first = log.ptr[users + 1] - n_held
-    row = np.arange(len(user)) + np.repeat(first - np.cumsum(n_held) + n_held, n_held)
+    mean = max(n_held[users].mean(), 1) if users.size else 1
+    users = spread_sample(users, int(_MAX_QUERIES / mean))
+    number, held = list_rows(ptr[users + 1] - n_held[users], ptr[users + 1])
+    step, row = list_rows(starts[held], stops[held])
     is_train = np.ones(log.rows, bool)
     is_train[row] = False
-    histories = Histories(log.ptr[user], row, log.item, log.time, log.time[row], log.weight)
+    if log.has_baskets:
+        step, row = sample_targets(step, row, log.item[row])
+    user, stop = users[number[step]], starts[held][step]
+    histories = Histories(log.ptr[user], stop, log.item, log.time, log.time[row], log.weight)
     queries = HoldoutQueries(histories, log.item[row].astype(np.int64), user)
     end = int(log.time.max()) + 1
     return _answerable(log.keep(is_train), queries, end)
@@ -76,7 +91,7 @@ def delayed_rounds(log: Log) -> list[QueryRound]:
     every_item = np.ones(len(log.items), bool)
     for cutoff in dict.fromkeys(int(times[int(share * log.rows)]) for share in _CUTOFF_SHARES):
         cut = TimeCut.at(log, cutoff)
-        users = _sample(cut.eligible_users(every_item)[1], _MAX_QUERIES // _ROWS_AFTER)
+        users = spread_sample(cut.eligible_users(every_item)[1], _MAX_QUERIES // _ROWS_AFTER)
         queries = cut.delayed_queries(users, every_item, _ROWS_AFTER)
         rounds.append(_answerable(cut.before, queries, cutoff))
         n_queries += len(rounds[-1].queries)
@@ -89,11 +104,3 @@ def _answerable(train: Log, queries: HoldoutQueries, known_until: int) -> QueryR
     """Return a round with the queries whose target occurs in the training rows."""
     in_train = np.bincount(train.item, minlength=len(train.items)) > 0
     return QueryRound(train, select_answerable(queries, in_train), known_until)
-
-
-def _sample(users: Array, size: int) -> Array:
-    """Return an evenly spread sample of at most `size` users."""
-    if len(users) <= size:
-        return users
-    sample: Array = users[np.linspace(0, len(users) - 1, size).astype(np.int64)]
-    return sample

@@ -10,13 +10,20 @@ import numpy as np
 from talerec.data import Histories
 from talerec.models.core import HoldoutQueries
 from talerec.models.tempo.components import ScoreComponents, merge_candidates, sum_components
-from talerec.models.tempo.log_statistics import allows_repeats, lag_bucket
+from talerec.models.tempo.log_statistics import (
+    NO_FACTORS,
+    allows_repeats,
+    lag_bucket,
+    scale_repeats,
+)
 from talerec.models.tempo.popularity import HORIZONS, PopularitySnapshots, log_popularity
 from talerec.models.tempo.query import HistoryRules, RequestHistories, assign_segments
 from talerec.models.tempo.query_params import (
     DEFAULT_RECENCY,
     FREQUENCY_DECAYS,
     LAG_KNOTS,
+    N_BASKET_DECAYS,
+    N_DECAYS,
     N_LAG_BUCKETS,
 )
 from talerec.ranking import (
@@ -53,6 +60,12 @@ class HoldoutFit(NamedTuple):
     counts: Array  # weighted rows of each item
     time_range: tuple[int, int]  # times of the first row and of the last, in microseconds
     rules: HistoryRules  # which rows of a history are used, and their weight after inactivity
+    repeat_factors: Array = NO_FACTORS  # of each item's repeats; empty: all are 1
+
+    @property
+    def n_decays(self) -> int:
+        """The number of frequency decays that are components: more in logs of baskets."""
+        return N_BASKET_DECAYS if len(self.repeat_factors) else N_DECAYS
 
 
 class HoldoutComponents:
@@ -74,7 +87,8 @@ class HoldoutComponents:
         repeats = IdentityBlock(items=fit.item_weights.items)
         self.weights = Weights([fit.item_weights, repeats, make_block(fit.snapshots.shares)])
         self.has_repeats = allows_repeats(fit.repeat_rates)
-        n_repeats = N_LAG_BUCKETS + len(FREQUENCY_DECAYS) if self.has_repeats else 0
+        n_repeats = N_LAG_BUCKETS + fit.n_decays if self.has_repeats else 0
+        self.decays = np.array(FREQUENCY_DECAYS[: fit.n_decays])
         self.n_components = len(LAG_KNOTS) + n_repeats + len(HORIZONS)
 
     def compute(self, queries: HoldoutQueries, edges: Array) -> ScoreComponents:
@@ -93,8 +107,9 @@ class HoldoutComponents:
         candidates = merge_candidates(queries, lists, self.target_mask)
         freshness = fit.snapshots.freshness(queries.histories, fit.time_range[1])
         popularity = freshness / requests.left[:, None]
-        n_items, options = self.weights.items, (latest, popularity, _MAX_ROWS)
+        n_items, options = self.weights.items, (latest, popularity, _MAX_ROWS, self.decays)
         grouped = GroupedQueries(*_group_sources(requests, n_items, self.has_repeats, *options))
+        scale_repeats(grouped.source, grouped.share, n_items, fit.repeat_factors)
         values = sum_components(self.weights, grouped, candidates, self.n_components)
         log_pop = log_popularity(fit.counts)[candidates.items].astype(np.float32)
         counts, seen = candidates.counts, candidates.seen
@@ -158,7 +173,7 @@ def _largest_entries(indptr: Array, indices: Array, values: Array, rows: Array, 
 
 
 _LAST_KNOT = len(LAG_KNOTS) - 1
-_N_BUCKETS, _SHORT_DECAY, _LONG_DECAY = N_LAG_BUCKETS, FREQUENCY_DECAYS[0], FREQUENCY_DECAYS[1]
+_N_BUCKETS = N_LAG_BUCKETS
 
 
 @template
@@ -178,15 +193,15 @@ def _interpolate_lag(lag: int) -> tuple[int, float]:
 @kernel
 def _group_sources(
     requests: RequestHistories, n_items: int, has_repeats: bool, latest: Array, popularity: Array,
-    max_rows: int,
+    max_rows: int, decays: Array,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """Return the sources of each query by score component: (indptr, source, share, component).
 
     A source is a row of the stacked weights [B; I; P] (items, repeats, popularity snapshots); its
     share is its weight within the component. Query q has the entries indptr[q]..indptr[q + 1] of
     the other arrays. Components are numbered: lag knots (lags 0, 1, 3, ..., between which history
-    items are interpolated), lag buckets of repeats, two frequencies (shares of the history's rows,
-    weighted by a short and a long decay), popularity horizons.
+    items are interpolated), lag buckets of repeats, frequencies (shares of the history's rows, one
+    for each decay in rows), popularity horizons.
 
     requests: the histories. n_items: the number of items. has_repeats: add repeats and frequencies.
     latest: query x horizon, the snapshot to use or -1. popularity: query x horizon, the share of
@@ -197,7 +212,7 @@ def _group_sources(
     n_knots, n_horizons = _LAST_KNOT + 1, latest.shape[1]
     room = 3 * len(item) + n_horizons * len(start)
     for q in range(len(start) if has_repeats else 0):
-        room += 2 * min(stop[q] - start[q], max_rows)
+        room += len(decays) * min(stop[q] - start[q], max_rows)
     starts, source = np.zeros(len(indptr), np.int64), np.empty(room, np.int64)
     share, component, end = np.empty(room), np.empty(room, np.int64), 0
     for q in range(len(start)):
@@ -213,8 +228,8 @@ def _group_sources(
             component[end] = n_knots + min(lag_bucket(lag[r]), _N_BUCKETS - 1)
             end += 1
         low = max(start[q], stop[q] - max_rows) if has_repeats else stop[q]
-        for d in range(2):
-            decay, weight_sum, first = (_SHORT_DECAY if d == 0 else _LONG_DECAY), 0.0, end
+        for d in range(len(decays)):
+            decay, weight_sum, first = decays[d], 0.0, end
             for r in range(low, stop[q]):
                 weight = np.exp((r + 1 - stop[q]) / decay)
                 weight_sum += weight
@@ -224,7 +239,7 @@ def _group_sources(
                     end += 1
             for x in range(first, end):
                 share[x] /= weight_sum
-        n_repeats = _N_BUCKETS + 2 if has_repeats else 0
+        n_repeats = _N_BUCKETS + len(decays) if has_repeats else 0
         for m in range(n_horizons):
             if latest[q, m] >= 0:
                 source[end], share[end] = 2 * n_items + latest[q, m], popularity[q, m]

@@ -13,7 +13,6 @@ from talerec.models.tempo.log_statistics import LogStatistics, allows_repeats, m
 from talerec.models.tempo.popularity import HORIZONS, TimedRows, build_snapshots
 from talerec.models.tempo.query import HistoryRules, compute_inactivity
 from talerec.models.tempo.query_params import (
-    FREQUENCY_DECAYS,
     HISTORY_WEIGHT,
     LAG_KNOTS,
     SIMULTANEOUS_EDGE,
@@ -71,7 +70,8 @@ def learn_from_log(
         name = f"first fit, joint {is_joint}"
         fit_cache = cache.cached(name, log, lambda: cache.nested("learn"))
         weights, statistics, rules = fit_weights(train, target_mask, is_joint, fit_cache)
-        fits.append(HoldoutFit(weights, statistics.repeat_rates, *facts, rules))
+        rates, factors = statistics.repeat_rates, statistics.repeat_factors
+        fits.append(HoldoutFit(weights, rates, *facts, rules, factors))
     return learn_params(fits, tie_order, query_sets, target_mask)
 
 
@@ -128,7 +128,9 @@ class _ParamSearch:
         a user's last row before a cutoff) and delayed ones (the first after it). target_mask: a
         flag per item that is ranked.
         """
-        self.params = QueryParams.default(_segment_edges(_inactivity(query_sets)))
+        self.params = QueryParams.default(
+            _segment_edges(_inactivity(query_sets)), n_decays=fit.n_decays
+        )
         self.has_repeats = allows_repeats(fit.repeat_rates)
         self.rates = fit.repeat_rates if self.has_repeats else fit.repeat_rates[:0]
         self.k = _K if target_mask.all() and not self.has_repeats else _K // 2
@@ -212,7 +214,7 @@ def _coordinates(params: QueryParams, has_repeats: bool) -> Iterator[_Coordinate
     columns: list[tuple[str, int | None]] = [("recency", None), ("min_weight", None)]
     if has_repeats:
         columns += [("repeat_weight", None), ("repeat_decay", None)]
-        columns += [("frequency_weight", d) for d in range(len(FREQUENCY_DECAYS))]
+        columns += [("frequency_weight", d) for d in range(params.frequency_weight.shape[1])]
     columns += [("popularity_weight", m) for m in range(len(HORIZONS))]
     for turn in range(_ROUNDS):
         for name, column in columns:

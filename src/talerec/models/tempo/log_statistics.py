@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Log
+from talerec.data import Log, basket_starts, median_interval
 from talerec.models.core import require
 from talerec.models.tempo.tie_order import TieOrder
 from talerec.runtime import Array, kernel, template
@@ -16,6 +16,10 @@ NEVER_REPEAT = -1000.0
 _MIN_REPEAT_SHARE = 0.01  # share of repeats among rows below which seen items are not recommended
 
 _MAX_BUCKETS = 32  # lag buckets 0, 1-2, 3-6, ...: more than any history has
+#: Name of the array of repeat factors in an artifact.
+REPEAT_FACTORS = "repeat_factors"
+NO_FACTORS: Array = np.empty(0)
+_PRIOR_REPEATS = 2.0  # repeats of every item at the mean rate, added to those of the log
 
 
 class LogStatistics(NamedTuple):
@@ -28,6 +32,13 @@ class LogStatistics(NamedTuple):
     median_interval: float  # days from a user's row to the next one
     tie_order: TieOrder  # whether rows of one user with equal times are ordered, and why
     repeat_rates: Array  # 32 probabilities, by lag bucket
+    repeat_factors: Array = NO_FACTORS  # per item, see `measure_repeat_factors`; may be empty
+
+    @classmethod
+    def measure(cls, log: Log, tie_order: TieOrder) -> LogStatistics:
+        """Return the statistics of a log; tie_order: of its simultaneous rows."""
+        rates, factors = measure_repeat_rates(log), measure_repeat_factors(log)
+        return cls(median_interval(log), tie_order, rates, factors)
 
     @property
     def is_joint(self) -> bool:
@@ -39,19 +50,39 @@ class LogStatistics(NamedTuple):
         """Whether users repeat items: at least one row in a hundred with an earlier row does."""
         return allows_repeats(self.repeat_rates)
 
+    def to_arrays(self, decay: float) -> dict[str, Array]:
+        """Return the arrays that an artifact stores, by name; see `check_arrays`.
 
-def check_arrays(arrays: dict[str, Array]) -> None:
+        decay: days in which a source's weight falls to 1/e.
+        """
+        arrays = {
+            "repeats": self.repeat_rates,
+            "decay": np.array([decay]),
+            "joint": np.array([self.is_joint]),
+        }
+        return arrays | ({REPEAT_FACTORS: self.repeat_factors} if len(self.repeat_factors) else {})
+
+
+def read_repeat_factors(arrays: dict[str, Array]) -> Array:
+    """Return the repeat factors among the arrays of an artifact; empty if it has none."""
+    return arrays.get(REPEAT_FACTORS, NO_FACTORS)
+
+
+def check_arrays(arrays: dict[str, Array], n_items: int) -> None:
     """Raise TalerecError if statistics, read from an artifact, have another shape or range.
 
     arrays, by name: "repeats" (32 repeat rates by lag bucket), "decay" (one number above 0: days in
     which a source's weight falls to 1/e) and "joint" (one flag: a user's rows with equal times are
-    unordered).
+    unordered). "repeat_factors", if it is there, has a number above 0 for each of `n_items` items.
     """
     is_complete = arrays["repeats"].shape == (_MAX_BUCKETS,)
     require(is_complete, f"repeats does not have {_MAX_BUCKETS} weights")
     for name in ("decay", "joint"):
         require(arrays[name].shape == (1,), f"{name} is not a single number")
     require(arrays["decay"][0] > 0, "decay is not above 0")
+    factors = read_repeat_factors(arrays)
+    is_fitting = factors.shape in ((0,), (n_items,)) and (factors > 0).all()
+    require(bool(is_fitting), f"{REPEAT_FACTORS} are not {n_items} numbers above 0")
 
 
 # -- repeats ---------------------------------------------------------------------------------------
@@ -113,6 +144,41 @@ def rates_from_counts(hits: Array, chances: Array, n_rows: int) -> Array:
         return np.full(_MAX_BUCKETS, NEVER_REPEAT)
     rates: Array = np.divide(hits, chances, out=np.zeros(_MAX_BUCKETS), where=chances > 0)
     return rates
+
+
+def measure_repeat_factors(log: Log) -> Array:
+    """Return how much more often than others each item is bought again; empty without baskets.
+
+    The factor of an item is (repeats + 2) / (expected repeats + 2). A repeat is a basket with an
+    item that an earlier basket of the user has, too; every later basket is an opportunity, and
+    expected are as many repeats as opportunities times the mean rate of all items.
+    """
+    if not log.has_baskets:
+        return NO_FACTORS
+    n_items, user = len(log.items), log.user_codes()
+    basket = np.cumsum(basket_starts(log) == np.arange(log.rows))  # number of each row's basket
+    key = np.unique(np.column_stack([user.astype(np.int64) * n_items + log.item, basket]), axis=0)
+    pairs, first, count = np.unique(key[:, 0], return_index=True, return_counts=True)
+    has_rows = np.diff(log.ptr) > 0
+    last = np.zeros(len(log.users), np.int64)
+    last[has_rows] = basket[log.ptr[1:][has_rows] - 1]
+    n_chances = last[pairs // n_items] - key[first, 1]
+    repeats = np.bincount(pairs % n_items, count - 1, n_items)
+    chances = np.bincount(pairs % n_items, n_chances, n_items)
+    expected = chances * (repeats.sum() / max(chances.sum(), 1))
+    factors: Array = (repeats + _PRIOR_REPEATS) / (expected + _PRIOR_REPEATS)
+    return factors
+
+
+def scale_repeats(source: Array, weight: Array, n_items: int, factors: Array) -> None:
+    """Multiply weights of repeats by the factors of their items, in place.
+
+    source: rows of the stacked weights [B; I; P]; repeats have the numbers n_items + item. factors:
+    per item; empty if all are 1.
+    """
+    if len(factors):
+        at = np.flatnonzero((source >= n_items) & (source < 2 * n_items))
+        weight[at] *= factors[source[at] - n_items]
 
 
 @template

@@ -35,7 +35,7 @@ from talerec.models.core import (
 from talerec.models.linear import dropout_penalty
 from talerec.models.tempo.descriptions import describe_params
 from talerec.models.tempo.learning import learn_from_log
-from talerec.models.tempo.log_statistics import LogStatistics, measure_repeat_rates
+from talerec.models.tempo.log_statistics import LogStatistics, read_repeat_factors
 from talerec.models.tempo.plan_cache import PlanCachingModel
 from talerec.models.tempo.popularity import PopularitySnapshots, TimedRows, build_snapshots
 from talerec.models.tempo.query import (
@@ -198,7 +198,7 @@ class Tempo(PlanCachingModel):
     # -- fitting --
     def measure(self, log: Log) -> LogStatistics:
         """Return a log's median interval, repeat rates, and whether equal times are unordered."""
-        return LogStatistics(median_interval(log), self._tie_order(log), measure_repeat_rates(log))
+        return LogStatistics.measure(log, self._tie_order(log))
 
     def penalty(self, diagonal: Array) -> Array:
         return dropout_penalty(diagonal, self.reg, self.dropout)
@@ -378,7 +378,7 @@ class Tempo(PlanCachingModel):
         )  # fmt: skip
         decay, is_joint = float(arrays["decay"][0]), bool(arrays["joint"][0])
         rules = HistoryRules(is_joint, self.max_history, decay, self.floor)
-        return QueryPlan.build(params, rates, snapshots, rules)
+        return QueryPlan.build(params, rates, snapshots, rules, read_repeat_factors(arrays))
 
     @property
     def _snapshots(self) -> PopularitySnapshots:

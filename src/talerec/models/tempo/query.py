@@ -15,10 +15,12 @@ import numpy as np
 from talerec.data import DAY, UNTIMED, Histories
 from talerec.models.core import check_range
 from talerec.models.tempo.log_statistics import (
+    NO_FACTORS,
     LogStatistics,
     allows_repeats,
     check_arrays,
     lag_bucket,
+    scale_repeats,
 )
 from talerec.models.tempo.popularity import (
     DEFAULT_HORIZON,
@@ -67,11 +69,7 @@ def assemble_weights(
     horizons.
     """
     used = [DEFAULT_HORIZON]
-    arrays = {
-        "repeats": statistics.repeat_rates,
-        "decay": np.array([decay]),
-        "joint": np.array([statistics.is_joint]),
-    }
+    arrays = statistics.to_arrays(decay)
     if params is not None:
         item_weights = scale_targets(item_weights, popularity_scale(counts, params))
         used = params.used_horizons()
@@ -141,7 +139,7 @@ def check_weights(weights: Weights) -> None:
     Checked are repeat rates, popularity snapshots and their horizons, and learned query parameters.
     """
     arrays = weights.query_arrays
-    check_arrays(arrays)
+    check_arrays(arrays, weights.items)
     snapshots = PopularitySnapshots.from_arrays(None, arrays)
     snapshots.check(weights.blocks[POPULARITY_BLOCK].sources)
     n_horizons = len(snapshots.lifetime)
@@ -231,14 +229,17 @@ class QueryPlan(NamedTuple):
     repeat_weights: Array  # segment x lag bucket; no columns: repeats are ignored
     snapshots: tuple[Any, ...]  # `SnapshotArrays`
     rules: HistoryRules
+    repeat_factors: Array = NO_FACTORS  # of each item's repeat weight; empty: all are 1
 
     @classmethod
     def build(
-        cls, params: QueryParams, rates: Array, snapshots: SnapshotArrays, rules: HistoryRules
-    ) -> QueryPlan:
+        cls, params: QueryParams, rates: Array, snapshots: SnapshotArrays, rules: HistoryRules,
+        repeat_factors: Array = NO_FACTORS,
+    ) -> QueryPlan:  # fmt: skip
         """Build a plan from query parameters, repeat rates, snapshots and history rules.
 
         rates: repeat rates by lag bucket (0, 1-2, 3-6, ... rows back), empty to ignore repeats.
+        repeat_factors: a factor of each item's repeats; empty if all are 1.
         """
         has_rates = len(rates) > 0 and allows_repeats(rates)
         n_segments = len(params.recency)
@@ -246,7 +247,8 @@ class QueryPlan(NamedTuple):
         if not (has_rates and params.frequency_weight.any()):
             params = params._replace(frequency_weight=_NO_SCRATCH)
         # read-only, as arrays of a mapped artifact are: kernels are compiled for one type
-        return cls(tuple(map(as_readonly, params)), as_readonly(repeats), tuple(snapshots), rules)
+        arrays = tuple(map(as_readonly, params)), as_readonly(repeats), tuple(snapshots)
+        return cls(*arrays, rules, repeat_factors)
 
     def query(self, weights: Weights, histories: Histories) -> Query:
         """Return x of every history: the sources (rows of the weights) and their weights.
@@ -259,8 +261,10 @@ class QueryPlan(NamedTuple):
         requests = tuple(RequestHistories.build(weights, histories, rules, log_end))
         n_items, scratch = weights.items, _NO_SCRATCH
         if QueryParams(*self.params).frequency_weight.size:
-            scratch = np.zeros((len(FREQUENCY_DECAYS), n_items))
-        return Query(*_build_queries(requests, *plan, n_items, rules.max_history, scratch))
+            scratch = np.zeros((QueryParams(*self.params).frequency_weight.shape[1], n_items))
+        x = Query(*_build_queries(requests, *plan, n_items, rules.max_history, scratch))
+        scale_repeats(x.source, x.weight, n_items, self.repeat_factors)
+        return x
 
 
 def compute_inactivity(last: Array, now: Array) -> Array:
@@ -377,7 +381,7 @@ def _add_frequencies(
 ) -> None:  # fmt: skip
     """Add to x, in place, weights times each item's share of the rows of history q.
 
-    Newer rows weigh more: by two decays, of 10 and of 100 rows. weights: by decay. max_history:
+    Newer rows weigh more, by `FREQUENCY_DECAYS`. weights: by decay. max_history:
     last rows that count. scratch: decay x item, zeros, left as zeros. source: the repeat sources of
     the query, numbered n_items + item, all distinct items of the history; x: their weights.
     """

@@ -19,8 +19,10 @@ from talerec.runtime import Array
 #: Lags (rows back) with a weight of their own; others interpolate linearly in log2(1 + lag).
 LAG_KNOTS = 2.0 ** np.arange(8) - 1
 N_LAG_BUCKETS = len(LAG_KNOTS)  # buckets 0, 1-2, 3-6, ... of lags; the last one takes all others
-#: Rows in which an event's weight in an item's frequency falls to 1/e: short term, long term.
-FREQUENCY_DECAYS = (10.0, 100.0)
+#: Rows in which an event's weight in an item's frequency falls to 1/e: short term, long term, and
+#: (in logs of baskets only) never.
+FREQUENCY_DECAYS = (10.0, 100.0, np.inf)
+N_DECAYS, N_BASKET_DECAYS = 2, 3  # how many of them logs of rows, and of baskets, use
 
 DEFAULT_RECENCY, DEFAULT_POPULARITY_WEIGHT = 6.0, 0.3
 #: Inactivity (microseconds) below which a request has the time of the user's last event.
@@ -54,13 +56,18 @@ class QueryParams(NamedTuple):
 
     @classmethod
     def default(
-        cls, edges: Array, n_horizons: int = len(HORIZONS), horizon: int = DEFAULT_HORIZON
+        cls,
+        edges: Array,
+        n_horizons: int = len(HORIZONS),
+        horizon: int = DEFAULT_HORIZON,
+        n_decays: int = N_DECAYS,
     ) -> QueryParams:
         """Return the defaults: popularity has weight at one horizon, number `horizon`, only.
 
         edges: inactivity (microseconds) between segments of requests, ascending; n edges give 2 (n
         + 1) segments, the second half for requests long after the log's end. n_horizons: popularity
-        horizons (how quickly popularity is forgotten), the columns of popularity_weight.
+        horizons (how quickly popularity is forgotten), the columns of popularity_weight. n_decays:
+        frequency decays, the columns of frequency_weight.
         """
         n = 2 * (len(edges) + 1)
         popularity_weight = np.zeros((n, n_horizons))
@@ -71,7 +78,7 @@ class QueryParams(NamedTuple):
             min_weight=np.zeros(n),
             repeat_weight=np.ones(n),
             repeat_decay=np.zeros(n),
-            frequency_weight=np.zeros((n, len(FREQUENCY_DECAYS))),
+            frequency_weight=np.zeros((n, n_decays)),
             popularity_weight=popularity_weight,
             popularity_exponent=np.zeros(1),
         )
@@ -106,11 +113,14 @@ class QueryParams(NamedTuple):
         """Raise TalerecError if shapes or recency, read from an artifact, are invalid.
 
         n edges give 2 (n + 1) segments of requests, for each of which the parameters have a value;
-        frequency_weight has 2 columns, popularity_weight `n_horizons`, popularity_exponent one
+        frequency_weight has 2 or 3 columns, popularity_weight `n_horizons`, popularity_exponent one
         value. recency must be above 0.
         """
         n = 2 * (len(self.edges) + 1)
-        shapes = [(n,)] * 4 + [(n, len(FREQUENCY_DECAYS)), (n, n_horizons), (1,)]
+        n_decays = (
+            N_BASKET_DECAYS if self.frequency_weight.shape[1:] == (N_BASKET_DECAYS,) else N_DECAYS
+        )
+        shapes = [(n,)] * 4 + [(n, n_decays), (n, n_horizons), (1,)]
         for name, array, shape in zip(_ARRAY_NAMES[1:], self[1:], shapes, strict=True):
             require(array.shape == shape, f"{name} has the shape {array.shape}, not {shape}")
         require((self.recency > 0).all(), f"{_ARRAY_NAMES[1]} is not above 0")

@@ -53,9 +53,11 @@ class FirstRows(NamedTuple):
 def find_tie_order(log: Log) -> TieOrder:
     """Return whether the order of a user's simultaneous rows carries information, and why.
 
-    Simultaneous rows have equal times. Their order carries none if item ids alone, or chance,
-    explain it; see `classify_ties`.
+    Simultaneous rows have equal times. Their order carries none if they are baskets, or if item ids
+    alone, or chance, explain it; see `classify_ties`.
     """
+    if log.has_baskets:
+        return TieOrder(False, ": they are baskets")
 
     def first_rows() -> FirstRows:
         head = slice(0, MAX_FIRST_ROWS)

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from command import talerec
+from kinds import maker
 from logs import DAY, SECOND, START, at, histories_of, log_of, logs, rows, rows_of, tiny_log
 from talerec.data.split import SplitPlan, basket_splits
 from talerec.errors import InvalidLogError, TalerecError
+from talerec.evaluation import BasketEvaluation
 
 CUTOFF = START + 10 * DAY // 24
+METRICS = [f"{name}@1" for name in ("recall", "precision", "HR", "NDCG", "F1")]
 
 
 def baskets_of(events):
@@ -210,3 +213,46 @@ def test_the_command_evaluates_baskets(tmp_path):
         assert refused.code == 2
         assert message in refused.err
         assert refused.err.count("\n") <= 2
+
+
+@pytest.mark.parametrize("name", ["markov", "tale", "personal", "tifuknn", "tempo"])
+def test_baskets_of_one_item_are_leave_one_out(name):
+    """Where every basket has one item, recall is the hit rate of the next item."""
+    log = tr.synthetic_log(3000, items=60)
+    user = log.user_codes()
+    log = replace(log, time=log.time.min() + np.arange(log.rows) * SECOND)  # no equal times
+    baskets = tr.evaluate_baskets(maker(name)(), log, k=[5], on="validation")
+    rows_ = tr.evaluate_log(maker(name)(), tr.join_baskets(log), k=[5], on="validation")
+    assert baskets.metrics["recall@5"] == pytest.approx(rows_.metrics["HR@5"])
+    assert baskets.metrics["HR@5"] == baskets.metrics["recall@5"]
+    assert (baskets.frame["basket_size"] == 1).all()
+    assert len(baskets.frame) == (np.bincount(user) >= 3).sum()
+
+
+@pytest.mark.parametrize("largest", [3000, 300, 75, 5])
+def test_intervals_cover_where_one_user_has_thousands_of_baskets(largest):
+    """Users have rates of their own; one has up to 91 % of the baskets: users are counted."""
+    rng, n_covered = np.random.default_rng(0), 0
+    sizes = np.array([largest] + [5] * 60)
+    for _ in range(200):
+        rate = rng.beta(2, 2, len(sizes))
+        user = np.repeat(np.arange(len(sizes)), sizes)
+        hit = (rng.random(len(user)) < rate[user]).astype(float)
+        frame = pl.DataFrame({"user_id": user, **dict.fromkeys(METRICS, hit)})
+        result = BasketEvaluation("m", {}, None, "s", "test", False, (1,), {}, frame)
+        low, high = result.intervals["recall@1"]
+        n_covered += low <= 0.5 <= high
+    assert n_covered >= 183  # of 200 at 95 %: less has a probability of 1.5 %
+
+
+def test_models_that_cannot_take_baskets_say_so_in_one_line(tmp_path):
+    path = tmp_path / "plain.csv"
+    tiny_log(shop()).to_frame().drop("timestamp").write_csv(path)
+    for words in (["--basket", "time"], ["--basket", "time", "--model", "tifuknn"]):
+        refused = talerec("evaluate", path, *words)
+        assert refused.code == 2
+        assert "timestamp" in refused.err
+        assert refused.err.count("\n") <= 2
+    refused = talerec("evaluate", path, "--session-gap", "30m")
+    assert refused.code == 2
+    assert "timestamp" in refused.err

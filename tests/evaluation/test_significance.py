@@ -30,8 +30,10 @@ def slow_interval(users: list[list[float]]) -> tuple[float, float]:
     mean = sum(sum(user) for user in users) / n_cases
     squares = sum((sum(user) - mean * len(user)) ** 2 for user in users)
     largest = sum(len(user) ** 2 for user in users) / n_cases
+    effective = n_cases / largest  # users, if all had the same number of cases
+    squares *= effective / (effective - 1) * (len(users) - 1) / len(users)
     design_effect = (squares + largest / 2) / (n_cases * mean * (1 - mean) + 1 / 2)
-    t = stats.t.ppf(0.975, len(users) - 1)
+    t = stats.t.ppf(0.975, effective - 1)
     n = n_cases / design_effect
     middle = (n * mean + t**2 / 2) / (n + t**2)
     distance = t * math.sqrt(middle * (1 - middle) / (n + t**2))

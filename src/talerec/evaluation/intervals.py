@@ -20,6 +20,7 @@ from talerec.runtime import Array
 
 _MIN_USERS = 10  # an interval over fewer users is so wide that texts say "too few users" instead
 _LEVEL = 0.95  # confidence level of intervals
+_MIN_FREEDOM, _MAX_T = 0.1, 1e6  # least degrees of freedom, and the quantile for one user
 _PRIOR_HITS = 0.5  # prior weight of the largest possible variance, in hits
 
 
@@ -32,21 +33,22 @@ def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
 
         mid = (n mean + t**2 / 2) / (n + t**2),   mid +- t sqrt(mid (1 - mid) / (n + t**2)),
 
-    with Student's t for the number of users, and with the effective number of cases
+    with Student's t for the effective number of users, m**2 / mm, and with that of cases
 
         n = m / deff,   deff = (Q + a mm / m) / (m mean (1 - mean) + a),   a = 1/2.
 
-    Q is the sum over users of (y - mean m)**2. The design effect deff compares the variance with
-    that of as many independent hits and misses: it is 1 for the hit rate with one case per user,
-    above 1 if a user's cases are alike, and below 1 for a metric whose hits count less than 1. With
-    few hits it is close to mm / m, as if all cases of a user had the same value. Without users: 0
-    to 1.
+    Q is the sum over users of (y - mean m)**2, enlarged if users have unequal numbers of cases
+    (`_deviations`): a user who has most of them has the mean, and nearly no deviation. The design
+    effect deff compares the variance with that of as many independent hits and misses: it is 1 for
+    the hit rate with one case per user, above 1 if a user's cases are alike, and below 1 for a
+    metric whose hits count less than 1. With few hits it is close to mm / m, as if all cases of a
+    user had the same value. Without users: 0 to 1.
     """
     if not sums.n_users.all():
         return np.zeros(len(sums.y)), np.ones(len(sums.y))
-    mean, t = sums.means, _t_quantile(sums.n_users)
+    mean, t = sums.means, _t_quantile(sums)
     variance = sums.m * mean * (1 - mean) + _PRIOR_HITS
-    deff = (sums.squared_deviations + _PRIOR_HITS * sums.mm / sums.m) / variance
+    deff = (_deviations(sums) + _PRIOR_HITS * sums.mm / sums.m) / variance
     effective = sums.m / deff + t**2
     middle = mean + t**2 * (0.5 - mean) / effective
     distance = t * np.sqrt(middle * (1 - middle) / effective)
@@ -64,15 +66,16 @@ def difference_intervals(sums: UserSums) -> tuple[Array, Array]:
 
         mean +- t sqrt(Q + s t**2 / 2) / m,   s = (yy + a mm / n_users) / (n_nonzero + a),   a = 1/2
 
-    Q is the sum over users of (y - mean m)**2, and s the mean square of the differences that are
-    not 0, which with few of them is close to the largest possible one. Without the addition, an
-    interval over 4 users who all prefer one model would exclude 0. Without users: -1 to 1.
+    Q is the sum over users of (y - mean m)**2, enlarged as for `mean_intervals`, and s the mean
+    square of the differences that are not 0, which with few of them is close to the largest
+    possible one. Without the addition, an interval over 4 users who all prefer one model would
+    exclude 0. Without users: -1 to 1.
     """
     if not sums.n_users.all():
         return np.full(len(sums.y), -1.0), np.ones(len(sums.y))
-    mean, t = sums.means, _t_quantile(sums.n_users)
+    mean, t = sums.means, _t_quantile(sums)
     size = (sums.yy + _PRIOR_HITS * sums.mm / sums.n_users) / (sums.n_nonzero + _PRIOR_HITS)
-    distance = t * np.sqrt(sums.squared_deviations + size * t**2 / 2) / sums.m
+    distance = t * np.sqrt(_deviations(sums) + size * t**2 / 2) / sums.m
     return np.maximum(mean - distance, -1.0), np.minimum(mean + distance, 1.0)
 
 
@@ -86,16 +89,36 @@ def describe_few_users(n_users: int) -> str | None:
     )
 
 
-def _t_quantile(n_users: Array) -> Array:
-    """Return the 97.5 % quantile of Student's t with n_users - 1 degrees of freedom.
+def _deviations(sums: UserSums) -> Array:
+    """Return the squared deviations of users, times n' / (n' - 1) over n / (n - 1).
+
+    n is the number of users, n' = m**2 / mm the effective one; they are equal, and the factor is 1,
+    if all users have the same number of cases.
+    """
+    n_users, effective = sums.n_users, _effective_users(sums)
+    is_several = (n_users > 1) & (effective > 1)
+    factor = np.ones(len(effective))
+    np.divide(effective, effective - 1, out=factor, where=is_several)
+    np.divide(factor * (n_users - 1), n_users, out=factor, where=is_several)
+    return sums.squared_deviations * np.maximum(factor, 1.0)
+
+
+def _effective_users(sums: UserSums) -> Array:
+    """Return m**2 / mm: the number of users, or less if some have more cases than others."""
+    return np.asarray(np.minimum(sums.m**2 / sums.mm, sums.n_users))
+
+
+def _t_quantile(sums: UserSums) -> Array:
+    """Return the 97.5 % quantile of Student's t for the effective number of users, less 1.
 
     For one user, from whom no variance can be estimated, a number that makes intervals as wide as
     possible.
     """
     from scipy.special import stdtrit
 
-    quantile = stdtrit(np.maximum(n_users - 1, 1), (1 + _LEVEL) / 2)
-    return np.where(n_users > 1, quantile, 1e6)
+    freedom = _effective_users(sums) - 1
+    quantile = stdtrit(np.maximum(freedom, _MIN_FREEDOM), (1 + _LEVEL) / 2)
+    return np.where(sums.n_users > 1, np.minimum(quantile, _MAX_T), _MAX_T)
 
 
 @dataclass(frozen=True)

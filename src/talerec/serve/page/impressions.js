@@ -55,7 +55,7 @@ function tiles(figures) {
     tile("Clicks", count(figures.clicks), `within ${age(figures.attribution)} of an answer`),
     tile("Click rate", rate(figures.ctr), `95 %: ${between(figures.interval)}; ${count(figures.users)} users`),
     tile("Not kept", count(queue.lost), `${count(queue.written)} answers written since the start`, null, queue.lost > 0),
-    tile("Period", since, "at most four weeks, or the latest 250,000 answers"),
+    tile("Period", since, "at most four weeks, or the latest 100,000 answers"),
   ];
   if (explored) boxes.push(tile("Explored items", rate(explored.ctr), `${count(explored.impressions)} shown, 95 %: ${between(explored.interval)}`));
   return boxes;

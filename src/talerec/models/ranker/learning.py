@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from talerec.models.ranker.examples import Examples
+from talerec.models.ranker.objective import LambdaRank
 from talerec.models.ranker.second_stage import score_rows, start_scores
 from talerec.models.ranker.trees import parse_trees, trim_text
 from talerec.runtime import Array, thread_count
@@ -145,10 +146,10 @@ def _import_lightgbm() -> Any:
 def _params(n_queries: int) -> dict[str, Any]:
     """Return LightGBM's parameters for so many queries."""
     return {
-        "objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
+        "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
         "num_leaves": _LEAVES[n_queries > _FEW], "min_data_in_leaf": 300,
         "feature_fraction": 0.7, "bagging_fraction": 0.8, "bagging_freq": 1,
-        "lambdarank_truncation_level": 20, "num_threads": thread_count(), "verbose": -1,
+        "num_threads": thread_count(), "verbose": -1,
         "seed": 0, "deterministic": True, "force_col_wise": True, "zero_as_missing": False,
     }  # fmt: skip
 
@@ -164,7 +165,11 @@ def _train(
     None: `n_trees` trees.
     """
     lightgbm = _import_lightgbm()
-    learning = bins if learn is None else bins.subset(data.find_rows(learn))
+    queries = np.ones(len(data.sizes), bool) if learn is None else learn
+    rows = data.find_rows(queries)
+    learning = bins if learn is None else bins.subset(rows)
+    objective = LambdaRank(data.is_target[rows], data.sizes[queries])
+    params = params | {"objective": objective}
     if stop is None or not stop.any():
         return lightgbm.train(params, learning, n_trees)
     callbacks: list[Any] = [lightgbm.early_stopping(_PATIENCE, verbose=False)]

@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 import talerec as tr
 from ranker import LOGS, read_split
-from talerec.features import FAMILIES, ItemTimes, feature_groups, feature_names
+from talerec.features import FAMILIES, FeatureSources, ItemTimes, feature_groups, feature_names
 from talerec.models.blend import fit_part
 from talerec.models.core import HoldoutQueries, Model
 from talerec.models.ranker import learning
@@ -47,7 +47,7 @@ class Sets(NamedTuple):
 
     learn: list[Examples]
     validation: Examples
-    names: list[str]  # of the parts and views
+    names: FeatureSources  # of the parts, views and context columns
 
 
 class Rounds(NamedTuple):
@@ -90,7 +90,7 @@ def build_sets(rounds: Rounds, n_parts: int) -> Sets:
     ]
     asked = np.arange(len(rounds.validation.queries))
     validation = build_examples(stage, rounds.validation, asked, hide_seen=rounds.hide_seen)
-    return Sets(learn, validation, held.names)
+    return Sets(learn, validation, held.sources)
 
 
 # -- variants --
@@ -151,7 +151,7 @@ def take_rows(examples: Examples, queries: np.ndarray, size: int | None) -> Exam
     )  # fmt: skip
 
 
-def family_columns(names: list[str]) -> dict[str, list[int]]:
+def family_columns(names: FeatureSources) -> dict[str, list[int]]:
     """Return the columns of each family of features, and those of views of tempo."""
     groups = feature_groups(names)
     ends = [*groups.first_column[1:], len(feature_names(names))]

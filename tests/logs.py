@@ -56,6 +56,21 @@ def hour_log(users: int = 420, rows: int = 12, items: int = 40, seed: int = 0) -
     return log_of(log).with_items(table)
 
 
+def device_frame(rows: int = 4000, users: int = 250, seed: int = 0) -> pl.DataFrame:
+    """On each device, four rows in five are of the 20 items that belong to it."""
+    rng = np.random.default_rng(seed)
+    device = rng.integers(0, 2, rows)
+    own = device * 20 + rng.integers(0, 20, rows)
+    item = np.where(rng.random(rows) < 0.8, own, rng.integers(0, 40, rows))
+    columns = {
+        "user_id": rng.integers(0, users, rows),
+        "item_id": item,
+        "timestamp": (1_600_000_000 * SECOND + np.arange(rows) * DAY // 200) // SECOND,
+        "device": np.where(device == 1, "phone", "desk"),
+    }
+    return pl.DataFrame(columns)
+
+
 def at(microseconds: int) -> Any:
     """A moment that is no number, whose unit its size would tell."""
     return np.datetime64(microseconds, "us")

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 import talerec as tr
 from logs import DAY, log_of
-from talerec.data import UNTIMED, Histories
+from talerec.data import UNTIMED, ContextColumn, Histories, take_context
 from talerec.features import (
     FAMILIES,
+    ContextRows,
+    ContextState,
     FeatureInputs,
+    FeatureSources,
     ItemTimes,
     PartScores,
     build_features,
+    empty_context,
     feature_groups,
     feature_names,
 )
 
 HOUR = DAY // 24
+SOURCES = FeatureSources(["a", "b"], [("device", False), ("age", True)])
 START = 1_600_000_000 * 10**6
 WINDOWS = {
     "share_6h": 6 * HOUR, "share_day": DAY, "share_week": 7 * DAY, "share_month": 30 * DAY,
@@ -33,7 +41,17 @@ def random_log(seed: int = 0, users: int = 30, items: int = 25, rows: int = 600)
     rng = np.random.default_rng(seed)
     times = START + rng.integers(0, 300, rows) * DAY // 7  # many rows at equal times
     columns = (rng.integers(0, users, rows), rng.integers(0, items, rows), times)
-    return log_of([(int(u), int(i), int(t)) for u, i, t in zip(*columns, strict=True)])
+    log = log_of([(int(u), int(i), int(t)) for u, i, t in zip(*columns, strict=True)])
+    return add_context(log)
+
+
+def add_context(log: tr.Log, seed: int = 2) -> tr.Log:
+    """The log with a device per row, sometimes missing, and the age of each user, for some."""
+    rng = np.random.default_rng(seed)
+    device = pl.Series(rng.choice(["phone", "desk", "tv", ""], log.rows, p=[0.5, 0.3, 0.1, 0.1]))
+    ages = pl.DataFrame({"user_id": log.users.ids[5:], "age": rng.permutation(len(log.users) - 5)})
+    columns = (ContextColumn.from_series("device", device),)
+    return replace(log, context=columns).with_users(ages)
 
 
 def make_inputs(log: tr.Log, counted: tr.Log, seed: int = 1) -> FeatureInputs:
@@ -53,7 +71,26 @@ def make_inputs(log: tr.Log, counted: tr.Log, seed: int = 1) -> FeatureInputs:
     return FeatureInputs(
         log.ptr[:-1], stop, log.item, log.time, now, known_until, candidates, counts,
         PartScores(scores, ranks, tops), ItemTimes.from_log(counted),
+        ContextState.learn(counted).build_inputs(requests_of(log, stop)),
     )  # fmt: skip
+
+
+def requests_of(log: tr.Log, stop: np.ndarray) -> Histories:
+    """Requests in the context of the rows `stop`."""
+    return replace(Histories.of_users(log), context=take_context(log.context, stop))
+
+
+@cache
+def context_values(log: tr.Log) -> list[list[Any]]:
+    """The value of each context column in each row: text, the bin of an age, or None."""
+    device, age = (
+        [None if code < 0 else column.values[int(code)] for code in column.codes]
+        for column in log.context
+    )
+    known = [value for value in age if value is not None]
+    edges = {float(np.quantile(known, n / 16)) for n in range(1, 16)}
+    bins = [None if value is None else sum(value >= edge for edge in edges) for value in age]
+    return [device, bins]
 
 
 def slow_features(inputs: FeatureInputs, counted: tr.Log, q: int, c: int) -> dict[str, float]:
@@ -117,14 +154,29 @@ def slow_features(inputs: FeatureInputs, counted: tr.Log, q: int, c: int) -> dic
     if len(rows) > 1 and rows[-1][1] > rows[0][1]:
         interval = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
         out["seen_due"] = (now - rows[-1][1]) / interval
+    request = int(inputs.stop[q])
+    by_column = context_values(counted)
+    values = [column[request] for column in by_column]
+    old = [r for r in range(counted.rows) if counted.time[r] < end]
+    for column, value in enumerate(values):
+        alike = [r for r in old if by_column[column][r] == value]
+        n_item = sum(counted.item[r] == item for r in old)
+        n_alike = sum(counted.item[r] == item for r in alike)
+        expected = n_item * len(alike) / max(len(old), 1)
+        out[f"context{column + 1}_lift"] = math.log((n_alike + 2) / (expected + 2))
+    mine = [r for r in range(int(inputs.start[q]), request) if counted.item[r] == item]
+    own = [by_column[0][r] for r in mine]
+    out["context1_own"] = own.count(values[0])
+    if values[0] is None or (None in own and not any(own)):
+        out["context1_own"] = math.nan
     return out
 
 
 def test_every_feature_equals_its_slow_twin():
     log = random_log()
     inputs = make_inputs(log, log)
-    indptr, rows = build_features(inputs, ["a", "b"])
-    names = feature_names(["a", "b"])
+    indptr, rows = build_features(inputs, SOURCES)
+    names = feature_names(SOURCES)
     for q in range(len(inputs.counts)):
         for c in range(inputs.counts[q]):
             slow = slow_features(inputs, log, q, c)
@@ -133,9 +185,9 @@ def test_every_feature_equals_its_slow_twin():
 
 
 def test_names_are_different_and_every_family_has_some():
-    names = feature_names(["a", "b"])
+    names = feature_names(SOURCES)
     assert len(set(names)) == len(names)
-    groups = feature_groups(["a", "b"])
+    groups = feature_groups(SOURCES)
     assert set(groups.family) == set(range(len(FAMILIES)))
     assert all(family.description for family in FAMILIES)
     subjects = [group.subject for group in groups.groups]
@@ -143,7 +195,7 @@ def test_names_are_different_and_every_family_has_some():
 
 
 def test_contributions_are_summed_over_the_columns_of_each_group():
-    names, groups = feature_names(["a", "b"]), feature_groups(["a", "b"])
+    names, groups = feature_names(SOURCES), feature_groups(SOURCES)
     contributions = np.random.default_rng(0).normal(size=(3, len(names)))
     sums = groups.sum_columns(contributions)
     for g, group in enumerate(groups.groups):
@@ -154,13 +206,31 @@ def test_contributions_are_summed_over_the_columns_of_each_group():
 def test_one_request_gets_the_same_bits_as_a_batch():
     log = random_log()
     inputs = make_inputs(log, log)
-    indptr, rows = build_features(inputs, ["a", "b"])
+    indptr, rows = build_features(inputs, SOURCES)
     for q in range(len(inputs.counts)):
         parts = PartScores(*(array[:, q : q + 1] for array in inputs.parts))
         per_request = ("start", "stop", "now", "known_until", "candidates", "counts")
         single = {name: getattr(inputs, name)[q : q + 1] for name in per_request}
-        alone = build_features(inputs._replace(**single, parts=parts), ["a", "b"])[1]
+        context = inputs.context._replace(codes=inputs.context.codes[q : q + 1])
+        request = inputs._replace(**single, parts=parts, context=context)
+        alone = build_features(request, SOURCES)[1]
         assert alone.tobytes() == rows[indptr[q] : indptr[q + 1]].tobytes()
+
+
+def add_planted_context(log: tr.Log, other: tr.Log) -> tr.Log:
+    """A log with more rows, in the context of the same rows of `log`; of new ones, any."""
+    rng = np.random.default_rng(3)
+    rows: dict[tuple[int, int, int], list[int]] = {}
+    for r, key in enumerate(zip(log.user_codes(), log.item, log.time, strict=True)):
+        rows.setdefault(tuple(map(int, key)), []).append(r)
+    keys = zip(other.user_codes(), other.item, other.time, strict=True)
+    old = [(rows.get(tuple(map(int, key))) or [-1]).pop(0) for key in keys]
+    columns = []
+    for column in log.context:
+        drawn = rng.integers(-1, len(column.values), other.rows)
+        codes = [column.codes[r] if r >= 0 else d for r, d in zip(old, drawn, strict=True)]
+        columns.append(replace(column, codes=np.array(codes, np.int32)))
+    return replace(other, context=tuple(columns))
 
 
 @pytest.mark.parametrize("shift", [0, 1, DAY])
@@ -168,8 +238,9 @@ def test_planted_rows_of_the_future_change_no_counted_feature(shift: int):
     """Rows at the time of a request, of others or of the user's own target, and later ones."""
     log = random_log()
     inputs = make_inputs(log, log)
-    _, rows = build_features(inputs, ["a", "b"])
+    _, rows = build_features(inputs, SOURCES)
     latest = int(max(inputs.now.max(), inputs.known_until.max()))
+    encoders = ContextState.learn(log).encoders
     plain: list[Any] = [
         (int(u), int(i), int(t))
         for u, i, t in zip(log.user_codes(), log.item, log.time, strict=True)
@@ -177,9 +248,12 @@ def test_planted_rows_of_the_future_change_no_counted_feature(shift: int):
     for q in range(len(inputs.now)):
         end = int(min(inputs.now[q], inputs.known_until[q]))
         planted = [(u, i, end + shift) for u in (0, q) for i in range(len(log.items))]
-        other = log_of(plain + planted + [(1, 1, latest + 1)])
+        other = add_planted_context(log, log_of(plain + planted + [(1, 1, latest + 1)]))
         assert other.items.ids.equals(log.items.ids)
-        again = build_features(inputs._replace(log=ItemTimes.from_log(other)), ["a", "b"])
+        context = inputs.context._replace(rows=ContextRows.from_log(other, encoders))
+        again = build_features(
+            inputs._replace(log=ItemTimes.from_log(other), context=context), SOURCES
+        )
         part = slice(again[0][q], again[0][q + 1])
         assert again[1][part].tobytes() == rows[part].tobytes()
 
@@ -192,8 +266,15 @@ def test_histories_without_times_or_rows_and_unknown_items_have_features():
     inputs = FeatureInputs(
         histories.start, histories.stop, histories.item, histories.time, now, now,
         np.array([[0, 1], [2, 3]], np.int32), np.array([2, 2]), scores, ItemTimes.from_log(log),
+        empty_context().build_inputs(histories),
     )  # fmt: skip
-    rows = dict(zip(feature_names(["a"]), build_features(inputs, ["a"])[1].T, strict=True))
+    rows = dict(
+        zip(
+            feature_names(FeatureSources(["a"])),
+            build_features(inputs, FeatureSources(["a"]))[1].T,
+            strict=True,
+        )
+    )
     assert np.isnan(rows["inactive_days"]).all()
     assert np.isnan(rows["seen_hours"]).all()
     first = log.items.positions([1], "item", "error")[0]

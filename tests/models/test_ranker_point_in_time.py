@@ -116,7 +116,7 @@ def test_training_evaluation_lists_and_service_have_the_same_bits(model, log, re
 def counted_columns(stage: FirstStage) -> Array:
     """Return the columns of features that count rows: all but those of the parts' scores."""
     parts = next(family for family in FAMILIES if family.name == "parts")
-    return np.arange(len(parts.names(stage.names)), len(feature_names(stage.names)))
+    return np.arange(len(parts.names(stage.sources)), len(feature_names(stage.sources)))
 
 
 def rounds_of(log: tr.Log) -> list[QueryRound]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import talerec as tr
@@ -14,7 +15,7 @@ pytest.importorskip("msgspec", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 pytest.importorskip("lightgbm", reason="needs the extra rank")
 
-from logs import hour_log
+from logs import device_frame, hour_log
 from service import Local, Remote
 from talerec.artifact import read_manifest
 from talerec.errors import TalerecError
@@ -61,7 +62,7 @@ def test_answers_and_explanations_have_families_that_add_up(local):
         for item in answer(local, "/v1/recommend", {**body, **extra})["items"]:
             families = item["families"]
             names = [each["family"] for each in families]
-            assert names == [family.name for family in FAMILIES]
+            assert names == [family.name for family in FAMILIES if family.name != "context"]
             total = sum(each["contribution"] for each in families) + item.get("boost", 0)
             assert total == pytest.approx(item["score"], abs=1e-6)
             assert sum(abs(each["share"]) for each in families) == pytest.approx(1)
@@ -158,3 +159,49 @@ def test_a_ranker_is_compared_with_a_candidate_on_arriving_events(model, tmp_pat
         until(lambda: measured() == [60, 60], "not all events are measured for both models")
     finally:
         assert service.stop() == 0
+
+
+# -- context ---------------------------------------------------------------------------------------
+
+
+def test_context_is_said_in_requests_and_user_columns_are_known(tmp_path):
+    """The service answers as the library does, with a device said and with users' ages."""
+    frame = device_frame()
+    ages = pl.DataFrame({"user_id": range(250), "age": [20, 60] * 125})
+    log = tr.Log.from_frame(frame, context=["device"]).with_users(ages)
+    model = tr.Ranker(parts="markov,popular", candidates=40).fit(log)
+    local = Local(model.save(tmp_path / "m.tale"), tmp_path)
+    for context in (None, {"device": "phone"}, {"device": "desk", "age": 60}, {"age": None}):
+        frame = model.recommend([7], 8, context=context)
+        said = {} if context is None else {"context": context}
+        items = answer(local, "/v1/recommend", {"user_id": 7, "k": 8, **said})["items"]
+        assert [item["item_id"] for item in items] == frame["item_id"].to_list()
+        assert [item["score"] for item in items] == pytest.approx(frame["score"].to_list())
+    body = {"user_id": 7, "item_id": items[0]["item_id"], "context": {"device": "phone"}}
+    by_hand = model.explain_user(7, items[0]["item_id"], context=body["context"])
+    explained = answer(local, "/v1/explain", body)
+    assert explained["score"] == pytest.approx(by_hand["contribution"].sum())
+    refused = [
+        {"devise": "phone"},
+        {"age": "old"},
+        {"device": ["phone"]},
+        "phone",
+        {"device": 1e999},
+    ]
+    for context in refused:
+        reply = local.ask("POST", "/v1/recommend", {"user_id": 7, "context": context})
+        assert reply.status in (400, 422), reply
+        assert len(str(reply.json["error"]["message"])) < 300
+
+
+def test_events_of_a_store_carry_no_context(tmp_path):
+    log = tr.Log.from_frame(device_frame(), context=["device"])
+    model = tr.Ranker(parts="markov,popular", candidates=40).fit(log)
+    path = model.save(tmp_path / "m.tale", updatable=True)
+    address = f"sqlite:///{tmp_path}/shop.db"
+    with Store.open(address) as store:
+        store.append([new_events(model, 20, 0.1)])
+        assert learning.learn(path, address, 0)["how"] == "update"
+    device = tr.load(path).fitted.log.context[0]
+    assert int((device.codes < 0).sum()) == 20
+    assert len(device.codes) == log.rows + 20

@@ -107,7 +107,7 @@ def evaluate(
     plan.check(on)
     expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
     names = many.names(choice, path)
-    model = choice.build() if names is None else None
+    model = choice.build(source) if names is None else None
     engine.check()
     table.check()
     _check_spark(engine, report, table.items, names)
@@ -299,6 +299,7 @@ def tune(
     fixed = parse_settings(kind, set)
     fixed_model = build_model(kind, fixed)
     check_tuning_ready(fixed_model, grid)
+    source.check_context(fixed_model)
     table.check()
     check_outputs([path, study, report], [*source.log, table.items])
     with reporting(json):

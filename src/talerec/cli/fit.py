@@ -135,8 +135,8 @@ def fit(
     from talerec.artifact import check_target, read_manifest
     from talerec.data.read import refuse_overwriting
 
-    model = choice.build()
-    refuse_overwriting([path], [*source.log, table.items, choice.params])
+    model = choice.build(source)
+    refuse_overwriting([path], [*source.log, table.items, choice.params, source.user_table])
     check_target(path)
     engine.check()
     table.check()
@@ -260,7 +260,7 @@ def _fit_on_spark(
     "talerec update shop.tale today.csv --items products.csv",
 )
 def update(
-    context: Context,
+    invocation: Context,
     model: Artifact,
     source: LogSource,
     table: ItemTableOptions,
@@ -278,7 +278,7 @@ def update(
     """Add later rows to a saved model without a refit; they are read as the fit read its log."""
     # source, table: options of the later log, and of an item table
     with reporting(json):
-        result = _update_artifact(model, source, table, tolerance, explicit_options(context))
+        result = _update_artifact(model, source, table, tolerance, explicit_options(invocation))
     if json:
         print_json(result)
     else:

@@ -19,16 +19,19 @@ from talerec.cli.options import (
     Across,
     AsOf,
     Basket,
+    ContextColumns,
     HideSeen,
     ModelNames,
     SessionColumn,
     SessionGap,
     Settings,
+    UserTable,
     argument,
     flag,
     flag_of,
     option,
     parse_boosts,
+    parse_context,
     parse_event_weights,
     parse_ids,
     parse_limits,
@@ -109,11 +112,12 @@ class LogSource:
             LOG,
         ),
     ] = None
-
     session: SessionColumn = None
     session_gap: SessionGap = None
     across: Across = False
     basket: Basket = None
+    context: ContextColumns = field(default_factory=list)
+    user_table: UserTable = None
 
     @property
     def name(self) -> str:
@@ -141,6 +145,12 @@ class LogSource:
         if self.basket is not None and self.has_sessions:
             raise TalerecError("--basket and sessions exclude each other")
 
+    def check_context(self, model: Model) -> None:
+        """Raise TalerecError if --context or --user-table is set, and the model does not use it."""
+        for name, value in (("--context", self.context), ("--user-table", self.user_table)):
+            if value and not model.takes_context:
+                raise TalerecError(f"{name}: {model.name} does not use context; the ranker does")
+
     def format_arguments(self, ties: str = "file") -> str:
         """Return the log and its changed options as words of a shell command, without passwords.
 
@@ -153,7 +163,7 @@ class LogSource:
         words = [shlex.quote(hide_secrets(path)) for path in self.log]
         for part in fields(self)[1:]:
             value = getattr(self, part.name)
-            if value != part.default:
+            if value not in (part.default, []):
                 words.append(format_option(part.name, value))
         return " ".join(words + ([f"--ties {ties}"] if ties != "file" and ".." not in ties else []))
 
@@ -176,7 +186,7 @@ class LogSource:
             any_order=any_order or ties != "file",
             weight=self.weight, event=self.event, event_weights=self.weights_by_event,
             group=self.session or (None if self.basket == "time" else self.basket),
-            lacks_time=not needs_time,
+            lacks_time=not needs_time, context=self.context, user_table=self.user_table,
         )  # fmt: skip
         if self.basket is not None:
             log = join_baskets(log)
@@ -192,8 +202,11 @@ class LogSource:
 def format_option(name: str, value: Any) -> str:
     """Return an option and its value as words of a shell command: --time-unit ms.
 
-    `name` is the library's name of the parameter; an option with the value True is its flag alone.
+    `name` is the library's name of the parameter; an option with the value True is its flag
+    alone, and a list repeats it.
     """
+    if isinstance(value, list):
+        return " ".join(format_option(name, each) for each in value)
     return flag_of(name) + ("" if value is True else f" {shlex.quote(str(value))}")
 
 
@@ -216,9 +229,10 @@ class ModelChoice:
     ] = None
     set: Settings = field(default_factory=list)
 
-    def build(self) -> Model:
+    def build(self, source: LogSource) -> Model:
         """Return the unfitted model, with the parameters of --params and, over them, of --set.
 
+        `source` has the options of the log, whose context columns the model must use.
         `self.params`: JSON that `talerec tune` wrote, or None; `self.set`: texts NAME=VALUE.
         TalerecError for unknown names and values, for a library that is not installed, and if
         --model is there twice.
@@ -237,6 +251,7 @@ class ModelChoice:
         model: Model = build_model(
             kind, {**use_current_names(kind, params), **parse_settings(kind, self.set)}
         )
+        source.check_context(model)
         model.check_ready()
         return model
 
@@ -308,6 +323,8 @@ class EngineOptions:
             )
         if source.has_sessions or source.basket:
             raise TalerecError("sessions and baskets need --engine local")
+        if source.context or source.user_table:
+            raise TalerecError("--context and --user-table need --engine local")
         if source.event and not source.event_weights:
             raise TalerecError("on Spark, --event needs --event-weights")
         for setting in self.spark_conf:
@@ -365,17 +382,19 @@ class ItemRules:
     ] = "error"
     as_of: AsOf = None
 
-    def build(self, k: int = 10, per: list[str] | None = None) -> RecommendOptions:
+    def build(
+        self, k: int = 10, per: list[str] | None = None, context: list[str] | None = None
+    ) -> RecommendOptions:
         """Return these options as the library takes them, for lists of `k` items.
 
         The fields of `self` are options as text: ids, a condition, boosts, the request time.
         `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
-        table.
+        table. `context` are texts COLUMN=VALUE: the situation of the request.
         """
         from talerec.models.core import RecommendOptions
 
         return RecommendOptions(
             k=k, hide_seen=self.hide_seen, allow=parse_ids(self.allow), deny=parse_ids(self.deny),
             where=self.where, per=parse_limits(per or []), boost=parse_boosts(self.boost),
-            as_of=self.as_of, unknown=self.unknown,
+            as_of=self.as_of, unknown=self.unknown, context=parse_context(context or []),
         )  # fmt: skip

@@ -149,7 +149,7 @@ def _write_log(log: Log, path: Path) -> None:
     name="import",
 )
 def import_(
-    context: Context,
+    invocation: Context,
     source: LogSource,
     stream: StreamOptions,
     store: StoreAddress = None,
@@ -169,7 +169,7 @@ def import_(
     from talerec.store import Store, import_log
 
     address = store_address(store)
-    stream.check(source, explicit_options(context))
+    stream.check(source, explicit_options(invocation))
     if ids not in (None, *ID_KINDS):
         raise TalerecError(f"--ids is {ids!r}; it takes integer or text")
     if stream.follow:

@@ -147,6 +147,23 @@ def parse_limits(settings: list[str]) -> dict[str, int] | None:
     return limits or None
 
 
+def parse_context(settings: list[str]) -> dict[str, str] | None:
+    """Return the values in texts COLUMN=VALUE of --context by column; None for an empty list.
+
+    TalerecError for another text, and for a column that is named twice.
+    """
+    context: dict[str, str] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign or not name.strip() or name.strip() in context:
+            message = (
+                f"--context takes COLUMN=VALUE such as device=phone, each once, not {setting!r}"
+            )
+            raise TalerecError(message)
+        context[name.strip()] = value.strip()
+    return context or None
+
+
 def parse_boosts(settings: list[str]) -> dict[str, dict[str, float]] | None:
     """Return the boosts in texts COLUMN=VALUE:NUMBER by column and value; None if empty.
 
@@ -242,6 +259,32 @@ Basket = Annotated[
         "COLUMN|time",
         "Column of baskets, whose rows are simultaneous; time: rows of a user and time.",
         LOG,
+    ),
+]
+ContextColumns = Annotated[
+    list[str],
+    option(
+        "--context",
+        "COLUMN",
+        "Column of the situation of each row, such as device, which the ranker uses; repeatable.",
+        LOG,
+    ),
+]
+UserTable = Annotated[
+    Path | None,
+    option(
+        "--user-table",
+        "FILE",
+        "Table with a row per user, whose columns (country, age) the ranker uses.",
+        LOG,
+    ),
+]
+RequestContext = Annotated[
+    list[str],
+    option(
+        "--context",
+        "COLUMN=VALUE",
+        "Situation of the request, for a ranker fitted with this column: device=phone; repeatable.",
     ),
 ]
 Report = Annotated[

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from talerec.cli.app import Context, Panel, command, explicit_options
 from talerec.cli.completion import complete_values
 from talerec.cli.groups import EngineOptions, ItemRules, LogSource
-from talerec.cli.options import Artifact, Json, K, argument, option, out, parse_ids
-from talerec.cli.refit_options import fit_options, naming_options, read_rows, restore_options
+from talerec.cli.list_options import ListOptions, Per
+from talerec.cli.options import Artifact, Json, K, RequestContext, argument, option, out, parse_ids
+from talerec.cli.refit_options import (
+    fit_options,
+    naming_options,
+    read_rows,
+    restore_options,
+    split_context,
+)
 from talerec.cli.terminal import join_first, print_json, print_line, reporting
 from talerec.columns import ITEM, USER
 from talerec.errors import TalerecError
@@ -24,14 +31,6 @@ logger = logging.getLogger("talerec")
 
 MANY_USERS = 1000  # with more, lists are printed one by one as they are computed
 
-Per = Annotated[
-    list[str],
-    option(
-        "--per",
-        "COLUMN=N",
-        "At most N items of a list share a value of this column of the item table; repeatable.",
-    ),
-]
 Users = Annotated[
     str | None,
     option(
@@ -62,22 +61,21 @@ def recommend(
     *,
     users: Users = None,
     history: Histories = [],  # noqa: B006 (Typer reads the default, nobody changes it)
-    k: K = 10,
+    shape: ListOptions,
     rules: ItemRules,
-    per: Per = [],  # noqa: B006
     path: Annotated[
         Path | None, out("FILE", "Write the lists of --users to a .parquet, .csv or .ndjson file.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Recommend items to users of the training log, or after histories."""
-    # rules: options of which items a list may contain, and of the request time
+    # shape, rules: options of the list's length, its items, and the request
     from talerec.cli.items import Shortfall, format_histories, output_lists, print_recommendations
     from talerec.models import load
 
     if (users is None) == (not history):
         raise TalerecError("use either --users or --history")
-    options = rules.build(k, per)
+    options = rules.build(shape.k, shape.per, shape.context)
     if path is not None:
         _check_users_output(path, model, users)
     headings: dict[Any, str]
@@ -217,7 +215,7 @@ def _read_id_column(path: Path) -> list[Any]:
     " --master spark://host:7077",
 )
 def lists(
-    context: Context,
+    invocation: Context,
     model: Artifact,
     source: LogSource,
     path: Annotated[
@@ -233,15 +231,18 @@ def lists(
     """Recommend to every user of a log, which need not be the model's training log.
 
     Rows are read as the fit read its log. Items unknown to the model keep their places in a
-    history.
+    history. --context COLUMN=VALUE says the situation of all requests.
     """
-    options = rules.build(k, per)
+    explicit = explicit_options(invocation) - {"context"}
+    source, said = split_context(source)
+    if engine.is_spark and said:
+        raise TalerecError("--context needs --engine local")
+    options = rules.build(k, per, said)
     engine.check()
     if source.core is not None:
         raise TalerecError("--core is for fit; the model has fixed items")
     if not engine.is_spark:
         _check_lists_file(Path(path), [model, *source.log])
-    explicit = explicit_options(context)
     with reporting(json):
         if engine.is_spark:
             _write_lists_on_spark(model, source, explicit, engine, path, options, json)
@@ -301,7 +302,8 @@ def _write_lists_on_spark(
     saved = fit_options(training, source, explicit | {"sep"})  # Parquet has no separators
     with naming_options(saved), engine.session(restore_options(source, saved)) as job:
         job.pop("core")
-        frame = spark.recommend(artifact, output=path, ties=ties, **job, **vars(options))
+        rules = {name: value for name, value in vars(options).items() if name != "context"}
+        frame = spark.recommend(artifact, output=path, ties=ties, **job, **rules)
         rows, users = frame.count(), frame.select(USER).distinct().count()
     if json:
         print_json({"path": path, "rows": rows, "users": users})
@@ -358,6 +360,7 @@ def explain(
         str | None, option("--history", "IDS", "Item ids separated by commas, oldest first.")
     ] = None,
     rules: ItemRules,
+    context: RequestContext = [],  # noqa: B006
     json: Json = False,
 ) -> None:
     """Show what each history row, and each boost, adds to the score of an item.
@@ -369,7 +372,7 @@ def explain(
 
     if (user is None) == (history is None):
         raise TalerecError("use either --user or --history")
-    built = rules.build()
+    built = rules.build(context=context)
     options = {**vars(built)}
     del options["k"], options["per"]  # an explanation is about one item
     with reporting(json):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: The entry of an artifact's training record with the options that its log was read with.
 READ_WITH = "read_with"
-_NOT_SAVED = ("log", "core", "query", "items")  # options that belong to one log alone
+_NOT_SAVED = ("log", "core", "query", "items", "user_table")  # options that belong to one log alone
 _UNITS = ("s", "ms", "us", "ns")
 _MIN_PLAIN_TIME = 10**14  # microseconds: from 1973 on, the size of a number tells its unit
 #: An option that is set now replaces these options of the fit.
@@ -35,7 +35,7 @@ def changed_options(group: Any) -> dict[str, Any]:
     return {
         field.name: getattr(group, field.name)
         for field in dataclasses.fields(group)
-        if field.name not in _NOT_SAVED and getattr(group, field.name) != field.default
+        if field.name not in _NOT_SAVED and getattr(group, field.name) not in (field.default, [])
     }
 
 
@@ -67,12 +67,21 @@ def restore_options(group: Options, saved: dict[str, Any]) -> Options:
     `saved` are options by name; those of other dataclasses or of a wrong type are ignored.
     """
     types = {
-        field.name: bool if isinstance(field.default, bool) else str
+        field.name: _type_of(field)
         for field in dataclasses.fields(group)  # type: ignore[arg-type]
         if field.name not in _NOT_SAVED
     }
     values = {n: v for n, v in saved.items() if n in types and isinstance(v, types[n])}
+    texts = {n: v for n, v in values.items() if isinstance(v, list)}
+    values |= {n: [str(each) for each in v] for n, v in texts.items()}
     return dataclasses.replace(group, **values)  # type: ignore[type-var]
+
+
+def _type_of(field: dataclasses.Field[Any]) -> type:
+    """Return the type of an option's values: list, bool or str."""
+    if field.default_factory is list:
+        return list
+    return bool if isinstance(field.default, bool) else str
 
 
 @contextmanager
@@ -102,3 +111,11 @@ def read_rows(model: Model, source: LogSource) -> Log:
     if source.time_unit is None and fitted.unit in _UNITS and is_small:
         source = dataclasses.replace(source, time_unit=fitted.unit)
     return source.read(needs_time=fitted.unit != "none", any_order=True)
+
+
+def split_context(source: LogSource) -> tuple[LogSource, list[str]]:
+    """Return the options of a log without the texts COLUMN=VALUE of --context, and these."""
+    values = [text for text in source.context if "=" in text]
+    return dataclasses.replace(
+        source, context=[t for t in source.context if t not in values]
+    ), values

@@ -1,4 +1,16 @@
 from talerec.data.click_sessions import synthetic_sessions as synthetic_sessions
+from talerec.data.context import Context as Context
+from talerec.data.context import ContextColumn as ContextColumn
+from talerec.data.context import ContextColumns as ContextColumns
+from talerec.data.context import check_type as check_type
+from talerec.data.context import concatenate_context as concatenate_context
+from talerec.data.context import context_of_requests as context_of_requests
+from talerec.data.context import fill_missing as fill_missing
+from talerec.data.context import missing_column as missing_column
+from talerec.data.context import newest_values as newest_values
+from talerec.data.context import parse_value as parse_value
+from talerec.data.context import take_context as take_context
+from talerec.data.context import translate_values as translate_values
 from talerec.data.durations import duration_seconds as duration_seconds
 from talerec.data.durations import parse_duration as parse_duration
 from talerec.data.fingerprints import fingerprint_log as fingerprint_log
@@ -12,6 +24,7 @@ from talerec.data.frames import require_distinct_columns as require_distinct_col
 from talerec.data.frames import unnest_fields as unnest_fields
 from talerec.data.histories import UNTIMED as UNTIMED
 from talerec.data.histories import Histories as Histories
+from talerec.data.histories import user_columns as user_columns
 from talerec.data.item_rows import equal_rows as equal_rows
 from talerec.data.item_rows import replace_rows as replace_rows
 from talerec.data.item_rows import select_new_rows as select_new_rows

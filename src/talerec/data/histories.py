@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from talerec.data.context import ContextColumns, take_context
 from talerec.data.log import Log
 from talerec.data.times import FARTHEST, time_to_microseconds
 from talerec.data.vocabulary import Vocabulary
@@ -41,6 +42,10 @@ class Histories:
         The request time of each history; None if it is unknown.
     weight : float64 array, optional
         The weight of each row; None: every row has weight 1.
+    context : tuple of ContextColumn
+        The context of each request, such as its device; a column that is not there is missing.
+    row_context : tuple of ContextColumn
+        The context of each row.
 
     Examples
     --------
@@ -59,6 +64,8 @@ class Histories:
     time: Array
     now: Array | None = None
     weight: Array | None = None
+    context: ContextColumns = ()
+    row_context: ContextColumns = ()
 
     @classmethod
     def of_users(cls, log: Log, users: Array | None = None) -> Histories:
@@ -69,7 +76,9 @@ class Histories:
         """
         chosen = np.arange(len(log.users)) if users is None else users
         bounds = log.ptr[chosen], log.ptr[chosen + 1]
-        return cls(*bounds, log.item, log.time, weight=log.weight)
+        context = user_columns(log, chosen)
+        rows = log.item, log.time
+        return cls(*bounds, *rows, None, log.weight, context, log.context)
 
     @classmethod
     @accept_renamed("given", "histories")
@@ -163,7 +172,9 @@ class Histories:
         now = None if self.now is None else self.now[a:b]
         weight = None if self.weight is None else self.weight[low:high]
         rows = (self.item[low:high], self.time[low:high])
-        return Histories(start - low, stop - low, *rows, now, weight)
+        context = take_context(self.context, slice(a, b))
+        row_context = take_context(self.row_context, slice(low, high))
+        return Histories(start - low, stop - low, *rows, now, weight, context, row_context)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield ranges a, b (b excluded) of histories, in order, that are worked on at a time.
@@ -186,7 +197,9 @@ class Histories:
         request time of each history; None: unknown.
         """
         now = None if self.now is None else self.now[which]
-        return replace(self, start=self.start[which], stop=self.stop[which], now=now)
+        context = take_context(self.context, which)
+        bounds = self.start[which], self.stop[which]
+        return replace(self, start=bounds[0], stop=bounds[1], now=now, context=context)
 
     def as_of(self, when: int | None) -> Histories:
         """Return the same histories, all with the request time `when` (microseconds since 1970).
@@ -247,6 +260,14 @@ class Histories:
         tells the caller to treat each row as an event of its own.
         """
         return self.time if joint else _NO_TIMES
+
+
+def user_columns(log: Log, users: Array) -> ContextColumns:
+    """Return the user columns of a log, with the value of each of some users (positions).
+
+    A user's value is that of the newest row with one; a user without rows has none.
+    """
+    return take_context(log.user_context, users)
 
 
 def _bounds(rows: Sequence[Sequence[Any]]) -> tuple[Array, Array]:

@@ -16,6 +16,13 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
+from talerec.data.context import (
+    ContextColumns,
+    add_users,
+    newest_values,
+    read_context,
+    take_context,
+)
 from talerec.data.frames import as_polars, clean_ids
 from talerec.data.item_rows import described_rows, match_items
 from talerec.data.times import days_to_microseconds, parse_time_column
@@ -78,6 +85,8 @@ class Log:
         (`join_baskets`).
     owners : polars.Series, optional
         In a log whose users are sessions (`split_sessions`): the id of each session's user.
+    context : tuple of ContextColumn
+        Context columns (device, channel) and user columns, with a value per row.
 
     Examples
     --------
@@ -116,6 +125,7 @@ class Log:
     group_ids: Vocabulary | None = None
     owners: pl.Series | None = None
     has_baskets: bool = False
+    context: ContextColumns = ()
 
     @classmethod
     def from_frame(
@@ -127,12 +137,10 @@ class Log:
         time: str | None = columns.TIME,
         time_unit: str | None = None,
         any_time: bool = False,
-        weight: str | None = None,
-        event: str | None = None,
-        event_weights: Mapping[str, float] | None = None,
-        group: str | None = None,
-        items: pl.DataFrame | None = None,
-    ) -> Log:
+        weight: str | None = None, event: str | None = None,
+        event_weights: Mapping[str, float] | None = None, group: str | None = None,
+        items: pl.DataFrame | None = None, context: Collection[str] = (),
+    ) -> Log:  # fmt: skip
         """Return the log of a Polars, pandas or Arrow frame.
 
         Parameters
@@ -147,8 +155,9 @@ class Log:
             Whether times outside 1970 to 2100 are allowed; the column of row weights (0: no row).
         event, event_weights : str and dict, optional
             The column of events, and the weight of each event: ``{"view": 1, "buy": 10}``.
-        group, items : str, and polars.DataFrame, optional
-            The column of sessions or baskets (`split_sessions`); the item table (`with_items`).
+        group, items, context : str, polars.DataFrame, and list of str, optional
+            The column of sessions or baskets (`split_sessions`); the item table (`with_items`);
+            columns of the situation of each row, such as device, for the ranker.
 
         Returns
         -------
@@ -160,7 +169,7 @@ class Log:
             If a column is missing, or a row has no usable id or time; the message names it.
         """
         needed = (user, item) if time is None else (user, item, time)
-        table = as_polars(frame, list(needed), (weight, event, group))
+        table = as_polars(frame, list(needed), (weight, event, group, *context))
         if table.is_empty():
             raise InvalidLogError("the log is empty: it has no rows")
         weights = read_weights(table, weight, event, event_weights)
@@ -171,7 +180,7 @@ class Log:
         times, unit = np.zeros(len(table), np.int64), "none"
         if time is not None:
             times, unit = parse_time_column(table[time], time_unit, any_time=any_time)
-        options = weights._asdict()
+        options = {**weights._asdict(), "context": read_context(table, context)}
         if group is not None:
             options["group_ids"], options["group"] = Vocabulary.encode(clean_ids(table[group]))
         log = cls(np.zeros(1, np.int64), item_code, times, users, vocabulary, unit=unit, **options)
@@ -218,10 +227,8 @@ class Log:
         if self.info is not None and title in self.info.columns:
             frame.insert_column(2, self.info[title].gather(shown.item))
         lines = ["".join(f"<th>{escape(name)}</th>" for name in frame.columns)]
-        lines += [
-            "".join(f"<td>{escape(value or '')}</td>" for value in row)
-            for row in frame.cast(pl.String).iter_rows()
-        ]
+        rows = frame.cast(pl.String).iter_rows()
+        lines += ["".join(f"<td>{escape(v or '')}</td>" for v in row) for row in rows]
         if self.rows > _SHOWN_ROWS:
             lines.append("<td>…</td>" * frame.width)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
@@ -271,7 +278,7 @@ class Log:
         names = ("item", "time", "trends", "weight", "event", "group")
         columns = ((name, getattr(self, name)) for name in names)
         selected: Any = {name: None if column is None else column[rows] for name, column in columns}
-        return replace(self, **selected)
+        return replace(self, **selected, context=take_context(self.context, rows))
 
     def reorder(self, rows: Array, ties: str) -> Log:
         """Return the log with its rows in another order within each user's rows.
@@ -361,6 +368,16 @@ class Log:
         check_column_names(info, text, skip)
         names = (tuple(text), tuple(skip))
         return replace(self, info=info, catalogue=catalogue, item_text=names[0], item_skip=names[1])
+
+    def with_users(self, table: pl.DataFrame, key: str = columns.USER) -> Log:
+        """Return the log with a table of users (ids in column `key`) as context columns."""
+        added = add_users(self.context, table, key, self.users, self.user_codes())
+        return replace(self, context=added)
+
+    @cached_property
+    def user_context(self) -> ContextColumns:
+        """The user columns, with the newest value of each user, by position."""
+        return newest_values(self.context, self.ptr)
 
     def with_catalogue(self) -> Log:
         """Return the log with the catalogue's items in its vocabulary, after all others.

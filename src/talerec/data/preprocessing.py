@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from talerec.data.context import ContextColumns, fill_users, join_columns, missing_column
 from talerec.data.log import Log, as_log
 from talerec.data.row_kernels import group_rows, order_simultaneous, sort_groups
 from talerec.data.times import TimeLike, time_to_microseconds
@@ -233,8 +234,9 @@ def merge_logs(old: Log, new: Log) -> MergedLog:
     what, when = np.concatenate([old.item, item]), np.concatenate([old.time, time])
     log, order = _sort_rows(who, what, when, users, items, old)
     weight = _merge_weights(old, new, new_rows, order)
+    context = _merge_context(old, new, new_rows, order, log.user_codes())
     unit, has_baskets = old.weight_unit, old.has_baskets
-    log = replace(log, weight=weight, weight_unit=unit, has_baskets=has_baskets)
+    log = replace(log, weight=weight, weight_unit=unit, has_baskets=has_baskets, context=context)
     added = (len(users) - len(old.users), len(items) - len(old.items))
     return MergedLog(log, is_new[order], *added)
 
@@ -266,6 +268,28 @@ def _merge_weights(old: Log, new: Log, new_rows: Array, order: Array) -> Array |
     added = after[new_rows] * (new.weight_unit / old.weight_unit)
     weight = np.concatenate([before, added])[order]
     return weight if (weight != 1).any() else None
+
+
+def _merge_context(
+    old: Log, new: Log, new_rows: Array, order: Array, user: Array
+) -> ContextColumns:  # fmt: skip
+    """Return the old log's context columns for the merged rows.
+
+    Columns of `new` alone are ignored. Columns that `new` does not have are missing in its rows,
+    but a user keeps the value of a user column. InvalidLogError if a column has text in one log
+    and numbers in the other.
+
+    new_rows : row numbers of `new` that are added
+    order : for each merged row, its position in the old rows followed by the added ones
+    user : the user of each merged row
+    """
+    by_name = {column.name: column for column in new.context}
+    merged = []
+    for column in old.context:
+        added = by_name.get(column.name, missing_column(column, new.rows)).take(new_rows)
+        both = join_columns(column, added).take(order)
+        merged.append(fill_users(both, user) if column.by_user else both)
+    return tuple(merged)
 
 
 def _extend_vocabulary(

@@ -1,3 +1,10 @@
+from talerec.features.context_rows import ContextEncoder as ContextEncoder
+from talerec.features.context_rows import ContextInputs as ContextInputs
+from talerec.features.context_rows import ContextRows as ContextRows
+from talerec.features.context_rows import ContextState as ContextState
+from talerec.features.context_rows import empty_context as empty_context
+from talerec.features.context_rows import encoders_from_json as encoders_from_json
+from talerec.features.context_rows import encoders_to_json as encoders_to_json
 from talerec.features.families import FAMILIES as FAMILIES
 from talerec.features.families import ReasonGroups as ReasonGroups
 from talerec.features.families import build_features as build_features
@@ -6,5 +13,6 @@ from talerec.features.families import feature_names as feature_names
 from talerec.features.inputs import FeatureFamily as FeatureFamily
 from talerec.features.inputs import FeatureGroup as FeatureGroup
 from talerec.features.inputs import FeatureInputs as FeatureInputs
+from talerec.features.inputs import FeatureSources as FeatureSources
 from talerec.features.inputs import PartScores as PartScores
 from talerec.features.item_times import ItemTimes as ItemTimes

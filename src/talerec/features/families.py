@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs
+from talerec.features.context import CONTEXT
+from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs, FeatureSources
 from talerec.features.parts import PARTS
 from talerec.features.popularity import POPULARITY
 from talerec.features.repeats import REPEATS
@@ -15,14 +16,14 @@ from talerec.features.user import USER
 from talerec.runtime import Array, run_chunks, sized_chunks
 
 #: Every family of features, in the order of their columns. A new family is a module and an entry.
-FAMILIES: tuple[FeatureFamily, ...] = (PARTS, POPULARITY, USER, REPEATS)
+FAMILIES: tuple[FeatureFamily, ...] = (PARTS, POPULARITY, USER, REPEATS, CONTEXT)
 
 _BATCH = 256  # requests a thread takes at a time
 
 
-def feature_names(parts: list[str]) -> list[str]:
-    """Return the name of each feature (column); parts: the names of the first stage's models."""
-    return [name for family in FAMILIES for name in family.names(parts)]
+def feature_names(sources: FeatureSources) -> list[str]:
+    """Return the name of each feature (column), of what they are named after."""
+    return [name for family in FAMILIES for name in family.names(sources)]
 
 
 class ReasonGroups(NamedTuple):
@@ -40,35 +41,42 @@ class ReasonGroups(NamedTuple):
         return np.add.reduceat(contributions, self.first_column, axis=1)
 
 
-def feature_groups(parts: list[str]) -> ReasonGroups:
-    """Return the groups of all features; parts: the names of the first stage's models."""
-    pairs = [(n, group) for n, family in enumerate(FAMILIES) for group in family.groups(parts)]
+def feature_groups(sources: FeatureSources) -> ReasonGroups:
+    """Return the groups of all features, of what they are named after."""
+    pairs = [(n, group) for n, family in enumerate(FAMILIES) for group in family.groups(sources)]
     sizes = [len(group.features) for _, group in pairs]
     groups, families = [group for _, group in pairs], [number for number, _ in pairs]
     return ReasonGroups(groups, families, [0, *np.cumsum(sizes)[:-1].tolist()])
 
 
 @lru_cache
-def _first_columns(parts: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the first column of each family, then the number of columns; parts: of the names."""
-    sizes = [len(family.names(list(parts))) for family in FAMILIES]
+def _first_columns(
+    parts: tuple[str, ...], context: tuple[tuple[str, bool], ...]
+) -> tuple[int, ...]:
+    """Return the first column of each family, then the number of columns.
+
+    parts, context: names that features have, as in `FeatureSources`.
+    """
+    sources = FeatureSources(list(parts), list(context))
+    sizes = [len(family.names(sources)) for family in FAMILIES]
     return (0, *np.cumsum(sizes).tolist())
 
 
-def build_features(inputs: FeatureInputs, parts: list[str]) -> tuple[Array, Array]:
+def build_features(inputs: FeatureInputs, sources: FeatureSources) -> tuple[Array, Array]:
     """Return where each request's rows begin (indptr), and a row of features per candidate.
 
     The rows (float32, candidates x features) of request q are indptr[q]..indptr[q + 1], in the
-    order of its candidates. parts: the names of the first stage's models. The result does not
-    depend on how requests are grouped. Works on all cores.
+    order of its candidates. sources: what the features are named after. The result does not depend
+    on how requests are grouped. Works on all cores.
     """
-    columns = _first_columns(tuple(parts))
+    columns = _first_columns(tuple(sources.parts), tuple(sources.context))
     indptr = np.concatenate([[0], np.cumsum(inputs.counts)]).astype(np.int64)
     out = np.empty((indptr[-1], columns[-1]), np.float32)
 
     def work(a: int, b: int) -> None:
-        for family, column in zip(FAMILIES, columns, strict=False):
-            family.fill(inputs, indptr, a, b, out, column)
+        for family, column, end in zip(FAMILIES, columns, columns[1:], strict=False):
+            if end > column:
+                family.fill(inputs, indptr, a, b, out, column)
 
     if len(inputs.counts) == 1:  # needs no chunks, threads or progress bars
         work(0, 1)

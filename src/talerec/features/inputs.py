@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from talerec.features.context_rows import ContextInputs
 from talerec.features.item_times import ItemTimes
 from talerec.runtime import Array, template
 
@@ -43,6 +44,17 @@ class FeatureInputs(NamedTuple):
     counts: Array
     parts: PartScores
     log: ItemTimes  # of the rows that may be counted, those before each request
+    context: ContextInputs  # of requests and rows; without columns if the model has none
+
+
+class FeatureSources(NamedTuple):
+    """What features are named after: the first stage's models (parts), and context columns.
+
+    context: the name of each context column, and whether it describes users.
+    """
+
+    parts: list[str]
+    context: Sequence[tuple[str, bool]] = ()
 
 
 class FeatureGroup(NamedTuple):
@@ -62,12 +74,12 @@ class FeatureFamily(NamedTuple):
 
     name: str
     description: str  # one line
-    groups: Callable[[list[str]], list[FeatureGroup]]  # in column order, from the parts' names
+    groups: Callable[[FeatureSources], list[FeatureGroup]]  # in column order
     fill: Callable[[FeatureInputs, Array, int, int, Array, int], None]
 
-    def names(self, parts: list[str]) -> list[str]:
-        """Return the names of the features, in column order; parts: names of the first models."""
-        return [name for group in self.groups(parts) for name in group.features]
+    def names(self, sources: FeatureSources) -> list[str]:
+        """Return the names of the features, in column order."""
+        return [name for group in self.groups(sources) for name in group.features]
 
 
 @template

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs
+from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs, FeatureSources
 from talerec.runtime import Array, kernel
 
 _JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
@@ -12,11 +12,11 @@ _PART_FEATURES = ("score", "rank", "ratio")
 _REASON = "follows what the user had"
 
 
-def _groups(parts: list[str]) -> list[FeatureGroup]:
-    """Return the groups of these parts (names of models), then that of their joint features."""
+def _groups(sources: FeatureSources) -> list[FeatureGroup]:
+    """Return the groups of the parts (names of models), then that of their joint features."""
     groups = [
         FeatureGroup(f"the list of {part}", _REASON, [f"{part}_{name}" for name in _PART_FEATURES])
-        for part in parts
+        for part in sources.parts
     ]
     return [*groups, FeatureGroup("agreement of the lists", _REASON, ["joined_rank", "n_lists"])]
 

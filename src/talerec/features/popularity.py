@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.features.inputs import DAY, HOUR, FeatureFamily, FeatureGroup, FeatureInputs, known_end
+from talerec.features.inputs import (
+    DAY,
+    HOUR,
+    FeatureFamily,
+    FeatureGroup,
+    FeatureInputs,
+    FeatureSources,
+    known_end,
+)
 from talerec.runtime import Array, count_before, kernel
 
 _WINDOWS = (6 * HOUR, DAY, 7 * DAY, 30 * DAY, 180 * DAY)  # before the request, in microseconds
 
 
-def _groups(parts: list[str]) -> list[FeatureGroup]:
-    """Return the groups of the features; they do not depend on the parts."""
+def _groups(sources: FeatureSources) -> list[FeatureGroup]:
+    """Return the groups of the features; they do not depend on the sources."""
     return [
         FeatureGroup("popularity in the last day", "popular today", ["share_6h", "share_day"]),
         FeatureGroup(

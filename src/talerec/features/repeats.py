@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from talerec.data import UNTIMED
-from talerec.features.inputs import HOUR, MINUTE, FeatureFamily, FeatureGroup, FeatureInputs
+from talerec.features.inputs import (
+    HOUR,
+    MINUTE,
+    FeatureFamily,
+    FeatureGroup,
+    FeatureInputs,
+    FeatureSources,
+)
 from talerec.runtime import Array, kernel, template
 
 _MAX_ROWS = 2000  # newest rows of a history that count
@@ -14,8 +21,8 @@ _HOUR_WIDTH, _WEEK_WIDTH = 1.5, 3.0  # hours in which nearness in the day or wee
 _N = 9
 
 
-def _groups(parts: list[str]) -> list[FeatureGroup]:
-    """Return the groups of the features; they do not depend on the parts."""
+def _groups(sources: FeatureSources) -> list[FeatureGroup]:
+    """Return the groups of the features; they do not depend on the sources."""
     counts = ["seen_count", "seen_lag", "seen_hours", "seen_by_lag", "seen_by_age"]
     return [
         FeatureGroup(

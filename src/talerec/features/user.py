@@ -5,14 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from talerec.data import UNTIMED
-from talerec.features.inputs import DAY, FeatureFamily, FeatureGroup, FeatureInputs, known_end
+from talerec.features.inputs import (
+    DAY,
+    FeatureFamily,
+    FeatureGroup,
+    FeatureInputs,
+    FeatureSources,
+    known_end,
+)
 from talerec.runtime import Array, count_before, kernel
 
 _RECENT = 20  # newest rows of a history that describe the user's taste
 
 
-def _groups(parts: list[str]) -> list[FeatureGroup]:
-    """Return the groups of the features; they do not depend on the parts."""
+def _groups(sources: FeatureSources) -> list[FeatureGroup]:
+    """Return the groups of the features; they do not depend on the sources."""
     return [
         FeatureGroup(
             "the user's pace", "suits how active the user is",

@@ -28,6 +28,7 @@ from talerec.models.core import (
     UpdateState,
     check_update_state,
     extend_trends,
+    require_context,
     training_facts,
 )
 from talerec.models.linear import RidgeModel
@@ -109,7 +110,7 @@ def update(
     check_updatable(model, tolerance)
     before, log, clock = *_prepare(model), Clock()
     with clock("rows"):
-        merge = merge_logs(log, as_log(rows))
+        merge = merge_logs(log, require_context(model, as_log(rows)))
         if not merge.is_new.any():
             info = merge_item_tables(before.info, log, items)
             model.set_fitted(replace(before, info=info, log=replace(log, info=info)))

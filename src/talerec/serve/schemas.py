@@ -41,6 +41,9 @@ class NoHistory(list[HistoryRow]):
     """The history of a request that has none."""
 
 
+ContextValues = Annotated[dict[str, str | float | bool | None], Meta(max_length=20)]
+
+
 class HistoryRequest(Struct, forbid_unknown_fields=True):
     """The options of all requests for a history or a user; RecommendRequest explains them."""
 
@@ -53,6 +56,7 @@ class HistoryRequest(Struct, forbid_unknown_fields=True):
     as_of: Moment | None = None  # the time of the request; None: the end of the log
     boost: Boosts | None = None  # by column and value: a fraction of the list's score range
     user_id: Id | None = None  # the user whose stored history is used
+    context: ContextValues | None = None  # by context column: {"device": "phone"}
 
 
 class RecommendRequest(HistoryRequest):
@@ -65,7 +69,8 @@ class RecommendRequest(HistoryRequest):
     were; the default is the end of the log. The following refer to the item table: `where` is a
     condition ("category = 'tents' and price < 100"); `per` limits how many items share a value
     ({"category": 2}); `boost` raises or lowers scores by a fraction of the list's score range
-    ({"brand": {"X": 0.2}}).
+    ({"brand": {"X": 0.2}}). `context` says the situation of the request, by column, to a ranker
+    that was fitted with context columns ({"device": "phone"}).
     """
 
     k: Positive = 10  # the number of items

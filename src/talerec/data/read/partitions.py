@@ -28,11 +28,14 @@ from talerec.errors import InvalidLogError, MissingColumnError, TalerecError
 logger = logging.getLogger("talerec")
 
 
+CONTEXT_ROLE = "context"  # begins the roles of context columns: context0, context1 ...
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """Which columns to read from a source of a log, and how."""
 
-    columns: dict[str, str]  # role (user, item, time, weight, event, group) -> column name
+    columns: dict[str, str]  # role (user, item, time, weight, event, group, context0 ...) -> name
     sep: str | None = None  # field separator of text files; None: by the file's ending
     query: str | None = None  # the SQL query to send, if the source is a database
     any_order: bool = False  # whether the query needs no `order by`
@@ -116,7 +119,8 @@ def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
         message = f"the only column is {present[0]!r} (set `sep` to {sign!r})"
         raise MissingColumnError(message, "sep")
     for role, name in names.items():
-        require_columns(present, [name], role)
+        parameter = CONTEXT_ROLE if role.startswith(CONTEXT_ROLE) else role
+        require_columns(present, [name], parameter)
     _mention_unused(present, names)
     return names
 
@@ -159,7 +163,8 @@ def _join_parts(parts: list[LogPart], frame_options: dict[str, Any]) -> Log:
     if "time" in names:
         _refuse_mixed_times(parts, frames, names["time"])
     ids = [role for role in ("user", "item", "group") if role in names]
-    for role in ids:
+    context = [role for role in names if role.startswith(CONTEXT_ROLE)]
+    for role in (*ids, *context):
         frames = _unify_ids(frames, names[role])
     table = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed")
     text_ids = [names[role] for role in ids if _may_be_integers(parts, frames, role)]
@@ -167,6 +172,8 @@ def _join_parts(parts: list[LogPart], frame_options: dict[str, Any]) -> Log:
     frames.clear()
     table = _cast_integer_ids(table, text_ids) if text_ids else table
     roles: dict[str, Any] = {"time": None, **names}
+    roles = {role: name for role, name in roles.items() if role not in context}
+    roles[CONTEXT_ROLE] = [names[role] for role in context]
     return Log.from_frame(table, **roles, **frame_options)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from talerec import columns
 from talerec.data import Log, infer_types, read_text_columns, require_columns
 from talerec.data.read.formats import guess_separator, is_text, scan
-from talerec.data.read.partitions import ReadOptions, read_parts
+from talerec.data.read.partitions import CONTEXT_ROLE, ReadOptions, read_parts
 from talerec.data.read.sources import Source, SourceFile, open_source, report_read_errors
 from talerec.errors import InvalidLogError, TalerecError
 
@@ -21,17 +21,13 @@ logger = logging.getLogger("talerec")
 def read_log(
     path: Source | Sequence[Source],
     *,
-    user: str = columns.USER,
-    item: str = columns.ITEM,
-    time: str | None = columns.TIME,
-    time_unit: str | None = None,
-    any_time: bool = False,
+    user: str = columns.USER, item: str = columns.ITEM, time: str | None = columns.TIME,
+    time_unit: str | None = None, any_time: bool = False,
     weight: str | None = None, event: str | None = None,
     event_weights: Mapping[str, float] | None = None, group: str | None = None,
-    items: str | Path | None = None,
-    item_key: str | None = None,
-    item_title: str | None = None,
-    items_sep: str | None = None,
+    context: Collection[str] = (), user_table: str | Path | None = None,
+    items: str | Path | None = None, item_key: str | None = None,
+    item_title: str | None = None, items_sep: str | None = None,
     item_text: Collection[str] = (), item_skip: Collection[str] = (),
     sep: str | None = None, query: str | None = None,
     any_order: bool = False, lacks_time: bool = False,
@@ -47,8 +43,10 @@ def read_log(
         A file, a folder (Hive partitions are columns), a pattern such as ``logs/*.csv``, ``-`` for
         standard input, a named pipe, an address (http, s3, gs, az), or a database. Paths are read
         in their order, files of a folder by name.
-    user, item, time, time_unit, any_time, weight, event, event_weights, group
+    user, item, time, time_unit, any_time, weight, event, event_weights, group, context
         As in `Log.from_frame`.
+    user_table : str or Path, optional
+        A table of users (`Log.with_users`); ids are in a column named as in the log, or `user_id`.
     items, item_key, item_title, items_sep, item_text, item_skip
         An item table (see `read_items`), its columns of ids (by default named as in the log, or
         `item_id`) and titles, its field separator, columns that are text whatever they look like,
@@ -73,11 +71,31 @@ def read_log(
     roles = ("user", "item", "time", "weight", "event", "group")
     chosen = zip(roles, (user, item, time, weight, event, group), strict=True)
     names = {role: name for role, name in chosen if name is not None}
+    names |= {f"{CONTEXT_ROLE}{n}": name for n, name in enumerate(dict.fromkeys(context))}
     options = ReadOptions(names, sep, query, any_order, lacks_time)
     log = read_parts(
         path, options, time_unit=time_unit, any_time=any_time, event_weights=event_weights
     )
+    log = log if user_table is None else log.with_users(read_user_table(user_table, user))
     return log if table is None else log.with_items(table, text=item_text, skip=item_skip)
+
+
+def read_user_table(path: str | Path, user: str = columns.USER) -> pl.DataFrame:
+    """Return a table of users, with ids in the column `user_id`.
+
+    The file at `path` has ids in the column `user` (that of the log), else `user_id`. Errors name
+    the file.
+    """
+    with open_source(path) as files:
+        tables = [_read_table(file, None, {user, columns.USER}) for file in files]
+        for file, table in zip(files, tables, strict=True):
+            with report_read_errors(file, None):
+                key = user if user in table.columns else columns.USER
+                require_columns(table.columns, [key], "user")
+    table = pl.concat(tables, how="vertical_relaxed")
+    if user != columns.USER and user in table.columns:
+        table = table.drop(columns.USER, strict=False).rename({user: columns.USER})
+    return table
 
 
 def read_items(

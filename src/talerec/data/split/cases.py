@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, Log
+from talerec.data import Histories, Log, take_context
 from talerec.runtime import Array
 
 
@@ -98,9 +98,10 @@ def build_cases(
     A case is a history and the item that came next; the row's time is the request time. `users`
     are positions; user u's rows begin at log.ptr[u], and `target` has row numbers. Histories end
     before row `stop`, by default before the target. `items` has each row's item in the training
-    vocabulary.
+    vocabulary. The context of a case is that of its row, which is known when the request is made.
     """
     when = log.time[target]
     rows = (log.ptr[users], target if stop is None else stop, items.training, log.time)
-    histories = Histories(*rows, now=when, weight=log.weight)
+    context = take_context(log.context, target)
+    histories = Histories(*rows, when, log.weight, context, log.context)
     return Cases(users, histories, items.training[target], when, target, items.catalogue)

@@ -102,7 +102,7 @@ def fit_part(model: Model, log: Log, whole: str = "blend", cache: FitCache | Non
 
     whole: the name of a model that is made of models, its parts. cache: of steps that fits to this
     log have in common. Parts score the items of the log alone, and not those that only the item
-    table has.
+    table has. They do not use context columns.
     """
     try:
         return model.fit(without_catalogue(log), cache=cache)
@@ -121,8 +121,9 @@ def fit_parts(models: Sequence[Model], log: Log, whole: str) -> list[Model]:
 
 
 def without_catalogue(log: Log) -> Log:
-    """Return a log without the items that only its item table has."""
-    return log if log.catalogue is None else replace(log, catalogue=None)
+    """Return a log without context, and without the items that only its item table has."""
+    is_plain = log.catalogue is None and not log.context
+    return log if is_plain else replace(log, catalogue=None, context=())
 
 
 # -- weights ---------------------------------------------------------------------------------------

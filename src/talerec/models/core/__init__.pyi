@@ -70,6 +70,10 @@ from talerec.models.core.persistence import Fitted as Fitted
 from talerec.models.core.persistence import UpdateState as UpdateState
 from talerec.models.core.persistence import extend_trends as extend_trends
 from talerec.models.core.persistence import training_facts as training_facts
+from talerec.models.core.request_context import Contexts as Contexts
+from talerec.models.core.request_context import apply_context as apply_context
+from talerec.models.core.request_context import check_context as check_context
+from talerec.models.core.request_context import require_context as require_context
 from talerec.models.core.scorer import TopItems as TopItems
 from talerec.models.core.scorer import join_reasons as join_reasons
 from talerec.models.core.shared_fits import SharedFits as SharedFits

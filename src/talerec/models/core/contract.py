@@ -150,6 +150,8 @@ class RecommenderModel(HasParams, Recommender):
             weights, solver = self.cached(SOLVE, log, lambda: self.learn_from(log, clock))
         finally:
             self._cache = None
+        if log.context and not self.takes_context:
+            log = replace(log, context=())
         self._fitted = Fitted.from_log(log, weights, solver, clock.seconds)
         if n_unseen := len(log.items) - n_items:
             self._fitted.training[UNSEEN_ITEMS] = n_unseen

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from talerec.data import TimeLike, time_to_microseconds
+from talerec.data import Context, TimeLike, time_to_microseconds
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, build_boosts
 from talerec.models.core.persistence import Fitted
@@ -50,6 +50,8 @@ class RecommendOptions:
         Request time, before which rows are history; None: the end of the training log.
     unknown : {"error", "skip"}
         Whether unknown ids are an error or are ignored.
+    context : dict, or one per request, optional
+        Values of context columns, for a model that uses them: ``{"device": "phone"}``.
     """
 
     k: int = 10
@@ -61,6 +63,7 @@ class RecommendOptions:
     boost: BoostSpec | None = None
     as_of: TimeLike | None = None
     unknown: str = "error"
+    context: Context | Sequence[Context] | None = None
 
     @cached_property
     def has_item_rules(self) -> bool:

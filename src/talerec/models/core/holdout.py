@@ -10,12 +10,11 @@ basket has several queries, which differ in the target alone; their history is a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, Log, basket_starts, basket_stops, list_rows
+from talerec.data import Histories, Log, basket_starts, basket_stops, list_rows, take_context
 from talerec.runtime import Array
 
 _CUTOFF_SHARES = (0.85, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the rows before a cutoff, by preference
@@ -157,9 +156,7 @@ class TimeCut(NamedTuple):
         number, row = list_rows(first, stop)
         if self.log.has_baskets:
             number, row = sample_targets(number, row, self.before.item[row])
-        return self._queries(
-            users[number], first[number], self.before.item[row], self.before.time[row]
-        )
+        return self._queries(users[number], first[number], self.before, row)
 
     def delayed_queries(self, users: Array, target_mask: Array, n_rows: int) -> HoldoutQueries:
         """Return up to n_rows queries per user: its first rows after the cutoff are the targets.
@@ -181,7 +178,7 @@ class TimeCut(NamedTuple):
             number, row = sample_targets(number, row, self.log.item[row])
         users = users[number]
         stop = self.before.ptr[users + 1]
-        return self._queries(users, stop, self.log.item[row], self.log.time[row])
+        return self._queries(users, stop, self.log, row)
 
     def _last_steps(self, users: Array) -> tuple[Array, Array]:
         """Return where each user's last row, or last basket, begins and ends.
@@ -192,15 +189,19 @@ class TimeCut(NamedTuple):
         stop = self.before.ptr[users + 1]
         return (basket_starts(self.before)[stop - 1] if self.log.has_baskets else stop - 1), stop
 
-    def _queries(self, users: Array, stop: Array, target: Array, now: Array) -> HoldoutQueries:
+    def _queries(self, users: Array, stop: Array, log: Log, row: Array) -> HoldoutQueries:
         """Return queries whose histories are the users' rows before the row numbers `stop`.
 
-        Row numbers are those of `before`, the log's rows before the cutoff. target: item positions
-        to predict. now: request times (microseconds). All have an entry per query, `users` too.
+        Row numbers are those of `before`, the log's rows before the cutoff. row: the rows of `log`
+        to predict, whose times and contexts are those of the requests. All have an entry per query.
         """
         before = self.before
-        histories = Histories(before.ptr[users], stop, before.item, before.time, now)
-        return HoldoutQueries(histories, target.astype(np.int64), users)
+        context = take_context(log.context, row)
+        histories = Histories(
+            before.ptr[users], stop, before.item, before.time, log.time[row],
+            context=context, row_context=before.context,
+        )  # fmt: skip
+        return HoldoutQueries(histories, log.item[row].astype(np.int64), users)
 
 
 def _count_steps(log: Log) -> Array:
@@ -311,8 +312,5 @@ def select_answerable(queries: HoldoutQueries, in_train: Array) -> HoldoutQuerie
     in_train: a flag per item.
     """
     histories, target, user = queries
-    assert histories.now is not None
     ok = in_train[target] & (histories.stop > histories.start)
-    start, stop, now = histories.start[ok], histories.stop[ok], histories.now[ok]
-    answerable = replace(histories, start=start, stop=stop, now=now)
-    return HoldoutQueries(answerable, target[ok], user[ok])
+    return HoldoutQueries(histories.take(ok), target[ok], user[ok])

@@ -15,6 +15,7 @@ from talerec import columns
 from talerec.artifact import Bundle
 from talerec.data import Log, Vocabulary, fingerprint_rows
 from talerec.gram import late_trend_counts, newest_rows, trend_counts
+from talerec.models.core.stored_context import restore_context, store_context
 from talerec.ranking import DenseBlock, Weights
 from talerec.runtime import CSR, Array, memory
 from talerec.solvers import LowerTriangle
@@ -220,6 +221,9 @@ class Fitted:
             arrays |= {} if log.weight is None else {"weight": log.weight}
             arrays |= {} if log.trends is None else {"trends": log.trends.astype(np.int32)}
             arrays |= {} if self.update_state is None else self.update_state.arrays()
+            context = store_context(log.context)
+            arrays |= context.arrays
+            tables |= context.tables
             tables["users"] = pl.DataFrame({columns.USER: log.users.ids})
         elif self.recent_counts is not None:
             arrays["recent_counts"] = self.recent_counts
@@ -229,6 +233,8 @@ class Fitted:
         facts: dict[str, Any] = {"model": name, "params": params, "solver": self.solver}
         facts |= {"seconds": self.seconds, "training": training}
         facts |= {"has_item_info": self.info is not None, "blocks": blocks}
+        if histories and log is not None and log.context:
+            facts |= context.facts
         if histories and self.update_state is not None:
             facts["update"] = self.update_state.facts()
         return Bundle(facts, arrays, tables)
@@ -288,9 +294,10 @@ def _restore_log(
     rows = (arrays["ptr"], arrays["item"], arrays["time"])
     trends, weight = arrays.get("trends"), arrays.get("weight")
     divisor = training.get("weight_unit")
+    context = restore_context(bundle, len(rows[1]))
     return Log(
         *rows, users, items, info, unit, ties, trends, weight=weight, weight_unit=divisor,
-        has_baskets=training.get("baskets", False),
+        has_baskets=training.get("baskets", False), context=context,
     )  # fmt: skip
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data import Histories, Log, TimeLike
+from talerec.data import Context, Histories, Log, TimeLike
 from talerec.errors import TalerecError
 from talerec.models.core.audience import audience_frame, rank_audience
 from talerec.models.core.boosts import BoostSpec
 from talerec.models.core.filters import Ids, ItemFilter, RecommendOptions
 from talerec.models.core.inference import explain_boosts, rank_top, user_histories
+from talerec.models.core.request_context import Contexts, apply_context, select_context
 from talerec.models.core.result_frames import append_boosts, families_frame, lists_frame, names_at
 from talerec.models.core.scorer import Scorer
 from talerec.runtime import Array
@@ -36,6 +37,7 @@ class Recommender(Scorer):
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, per: Mapping[str, int] | None = None,
         boost: BoostSpec | None = None, unknown: str = "error", as_of: TimeLike | None = None,
+        context: Contexts | None = None,
     ) -> pl.DataFrame:  # fmt: skip
         """Recommend the next items to users of the training log.
 
@@ -63,6 +65,9 @@ class Recommender(Scorer):
             (a row at exactly this time is not). The model itself has learned from all its rows. A
             date, a datetime, its text, or a number: the size of a number from 10^8 on tells whether
             it counts s, ms, us or ns; a smaller one counts in the log's time unit.
+        context : dict, or a list of dicts, optional
+            For a ranker fitted with context columns: the situation of the requests,
+            ``{"device": "phone"}``, or one dict per user.
 
         Returns
         -------
@@ -79,9 +84,11 @@ class Recommender(Scorer):
         options = RecommendOptions(k, hide_seen, allow, deny, where, per, boost, as_of, unknown)
         log = self._training_log("recommend_histories")
         positions = log.users.positions(users, "user", unknown)
+        context = select_context(context, positions >= 0)
         positions = positions[positions >= 0]
         item_filter = options.build_filter(self)
         histories = user_histories(log, positions, options.request_time(self.fitted.unit))
+        histories = apply_context(self, histories, context)
         lists = rank_top(self, histories, k, item_filter)
         return lists_frame(lists, self.item_ids, log.users.ids[positions].alias(columns.USER))
 
@@ -90,6 +97,7 @@ class Recommender(Scorer):
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, per: Mapping[str, int] | None = None,
         boost: BoostSpec | None = None, unknown: str = "error", as_of: TimeLike | None = None,
+        context: Contexts | None = None,
     ) -> pl.DataFrame:  # fmt: skip
         """Recommend the next items after given histories.
 
@@ -108,13 +116,17 @@ class Recommender(Scorer):
             of the score range to add by column and value, ``{"brand": {"X": 0.2}}``.
         unknown, as_of
             "error" or "skip" for unknown ids; the request time. All as for `recommend`.
+        context : dict, or a list of dicts, optional
+            The situation of the requests, ``{"device": "phone"}``, or one dict per history.
 
         Returns
         -------
         polars.DataFrame
             Columns history (its number, from 0), item_id, score, rank.
         """
-        options = RecommendOptions(k, hide_seen, allow, deny, where, per, boost, as_of, unknown)
+        options = RecommendOptions(
+            k, hide_seen, allow, deny, where, per, boost, as_of, unknown, context
+        )
         rows = self._encode_histories(histories, options)
         lists = rank_top(self, rows, k, options.build_filter(self))
         return lists_frame(lists, self.item_ids, pl.Series(columns.HISTORY, np.arange(len(rows))))
@@ -191,7 +203,7 @@ class Recommender(Scorer):
         self, history: Sequence[Any], item: Any, *,
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
-        as_of: TimeLike | None = None, by: str = "rows",
+        as_of: TimeLike | None = None, by: str = "rows", context: Context | None = None,
     ) -> pl.DataFrame:  # fmt: skip
         """Return what each row of a history, and each boost, contributes to the score of an item.
 
@@ -208,9 +220,9 @@ class Recommender(Scorer):
             The item whose score is explained.
         hide_seen, allow, deny, where
             Which items the list has whose score range `boost` refers to, as for `recommend`.
-        boost, unknown, as_of
+        boost, unknown, as_of, context
             Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
-            "error" or "skip" for unknown ids; the request time.
+            "error" or "skip" for unknown ids; the request time and situation.
         by : "rows" or "families"
             "families": what families of features add, for a model that ranks by them (the ranker).
 
@@ -225,7 +237,9 @@ class Recommender(Scorer):
         if isinstance(history, str | int):
             message = f"history is {history!r}, not a list of items; use explain_user for a user"
             raise TalerecError(message, "history")
-        options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
+        options = RecommendOptions(
+            1, hide_seen, allow, deny, where, None, boost, as_of, unknown, context
+        )
         rows = self._encode_histories([history], options)
         return self._explain_history(rows, item, options, by)
 
@@ -233,7 +247,7 @@ class Recommender(Scorer):
         self, user: Any, item: Any, *,
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
-        as_of: TimeLike | None = None, by: str = "rows",
+        as_of: TimeLike | None = None, by: str = "rows", context: Context | None = None,
     ) -> pl.DataFrame:  # fmt: skip
         """Return what each training row of a user contributes to the score of an item.
 
@@ -245,9 +259,9 @@ class Recommender(Scorer):
             The item whose score is explained.
         hide_seen, allow, deny, where
             Which items the list has whose score range `boost` refers to, as for `recommend`.
-        boost, unknown, as_of
+        boost, unknown, as_of, context
             Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
-            "error" or "skip" for unknown ids; the request time.
+            "error" or "skip" for unknown ids; the request time and situation.
         by : "rows" or "families"
             Rows of the history, or families of features, as for `explain`.
 
@@ -266,10 +280,13 @@ class Recommender(Scorer):
         >>> abs(contributions.sum() - best["score"][0]) < 1e-6
         True
         """
-        options = RecommendOptions(1, hide_seen, allow, deny, where, None, boost, as_of, unknown)
+        options = RecommendOptions(
+            1, hide_seen, allow, deny, where, None, boost, as_of, unknown, context
+        )
         log = self._training_log("explain")
         position = log.users.positions([user], "user", "error")
         history = user_histories(log, position, options.request_time(self.fitted.unit))
+        history = apply_context(self, history, context)
         return self._explain_history(history, item, options, by)
 
     def describe_links(self, items: Array, target: int) -> list[str] | None:
@@ -329,4 +346,4 @@ class Recommender(Scorer):
         """
         items, unit = self.fitted.items, self.fitted.unit
         rows = Histories.from_ids(histories, items, options.unknown, unit)
-        return rows.before(options.request_time(unit))
+        return apply_context(self, rows.before(options.request_time(unit)), options.context)

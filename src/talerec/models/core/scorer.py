@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,22 @@ class Scorer(ABC):
     those with reasons build on them.
     """
 
+    name: ClassVar[str]  # of the model
+
     @property
     @abstractmethod
     def fitted(self) -> Fitted:
         """The result of the fit."""
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the model uses context columns of the log."""
+        return False
+
+    @property
+    def context_columns(self) -> list[tuple[str, bool]]:
+        """The name of each context column of the fit, and whether it has numbers."""
+        return []
 
     @abstractmethod
     def rank_masked(

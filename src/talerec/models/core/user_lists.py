@@ -13,8 +13,9 @@ import polars as pl
 from talerec import columns
 from talerec.data import Log
 from talerec.errors import TalerecError
-from talerec.models.core.filters import HasFit, RecommendOptions
+from talerec.models.core.filters import RecommendOptions
 from talerec.models.core.inference import check_k, rank_top, user_histories
+from talerec.models.core.request_context import apply_context, complete_context, slice_context
 from talerec.models.core.result_frames import lists_frame
 from talerec.models.core.scorer import Scorer
 from talerec.runtime import Array, append_tables, listening, silent, sized_chunks, stage
@@ -52,6 +53,8 @@ def iterate_lists(
         tick = stage("lists", float(len(users)))
         for a, b in sized_chunks(len(users), _BLOCK):
             histories = user_histories(log, users[a:b], request_time)
+            context = slice_context(options.context, a, b)
+            histories = apply_context(model, histories, context)
             with listening(silent):  # one progress bar for all blocks
                 lists = rank_top(model, histories, options.k, item_filter)
             names = log.users.ids.gather(users[a:b]).alias(columns.USER)
@@ -76,10 +79,11 @@ def write_lists(path: Path, lists: Iterator[pl.DataFrame], n_users: int) -> Writ
     return WrittenLists(rows, users, n_users - users)
 
 
-def encode_log(model: HasFit, log: Log) -> Log:
+def encode_log(model: Scorer, log: Log) -> Log:
     """Return a log in a fitted model's item positions, with row weights in the model's unit.
 
-    Items that the model does not know get position -1. Row weights are stored divided by a unit; a
+    Items that the model does not know get position -1. User columns that the log does not have are
+    those of the model's users. Row weights are stored divided by a unit; a
     log without weights, for a model with weights, is a TalerecError.
     """
     fitted = model.fitted
@@ -88,7 +92,8 @@ def encode_log(model: HasFit, log: Log) -> Log:
     weight = log.weight
     if factor is not None and (factor != 1 or weight is not None):
         weight = factor * (np.ones(log.rows) if weight is None else weight)
-    return replace(log, item=positions[log.item], items=fitted.items, info=None, weight=weight)
+    encoded = replace(log, item=positions[log.item], items=fitted.items, info=None, weight=weight)
+    return replace(encoded, context=complete_context(model, log))
 
 
 def weight_factor(training: Mapping[str, Any], unit: float | None) -> float | None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from talerec.data import Histories
-from talerec.features import FeatureInputs, ItemTimes, PartScores, build_features
+from talerec.features import (
+    ContextState,
+    FeatureInputs,
+    FeatureSources,
+    ItemTimes,
+    PartScores,
+    build_features,
+    empty_context,
+)
 from talerec.models.core import Model
 from talerec.models.ranker.parts import build_views, name_scorers
 from talerec.ranking import (
@@ -90,13 +98,14 @@ class FirstStage:
     """The fitted models whose lists are joined (parts), and the times of the rows they know.
 
     joins_history: whether recent items of a history are candidates too, because users repeat items.
-    size: the largest number of candidates.
+    size: the largest number of candidates. context: encoders of context columns, and their rows.
     """
 
     parts: list[Model]
     log: ItemTimes
     joins_history: bool
     size: int
+    context: ContextState = field(default_factory=empty_context)
 
     @cached_property
     def _stack(self) -> WeightsStack:
@@ -112,6 +121,11 @@ class FirstStage:
     def names(self) -> list[str]:
         """The names of parts and views, each once."""
         return name_scorers(self.parts)
+
+    @property
+    def sources(self) -> FeatureSources:
+        """What the features are named after: parts, views and context columns."""
+        return FeatureSources(self.names, self.context.names)
 
     def find_candidates(
         self, histories: Histories, mask: Mask, targets: Array | None = None
@@ -177,9 +191,9 @@ class FirstStage:
             histories.start, histories.stop, as_readonly(histories.item),
             as_readonly(histories.time), requests.now, requests.known_until,
             candidates.items, candidates.counts, candidates.parts,
-            ItemTimes(*map(as_readonly, self.log)),
+            ItemTimes(*map(as_readonly, self.log)), self.context.build_inputs(histories),
         )  # fmt: skip
-        return build_features(inputs, self.names)
+        return build_features(inputs, self.sources)
 
 
 class _Limits(NamedTuple):

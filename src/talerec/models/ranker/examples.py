@@ -104,7 +104,7 @@ def build_examples(
 
     run_chunks("features", work, chunks)
     row_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    rows = np.empty((row_ptr[-1], len(feature_names(stage.names))), np.float32)
+    rows = np.empty((row_ptr[-1], len(feature_names(stage.sources))), np.float32)
     labels = np.empty(len(rows), np.int8)
     for number, (a, b) in enumerate(chunks):
         block, blocks[number] = blocks[number], None  # freed when it is copied

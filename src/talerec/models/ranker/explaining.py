@@ -49,7 +49,7 @@ def explain_by_trees(
     whole = np.full(len(items), np.nan)
     if chosen.size:
         by_group, scores, ranks = second.explain(requests, items[chosen])
-        groups = feature_groups(second.first.names)
+        groups = feature_groups(second.first.sources)
         by_family = _sum_by_family(groups, by_group)
         rows[chosen] = _divide_among_rows(second, requests, items[chosen], by_family, ranks)
         rows[chosen, -1] += scores
@@ -86,6 +86,7 @@ def _list_families(
                 _FAMILY_NAMES[number], _reason(groups, which, added, total), total, total / all_
             )
             for number, (which, total) in enumerate(zip(members, totals, strict=True))
+            if which  # a log without context has no such features
         ]
         for added, totals, all_ in rows
     ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from talerec.data import Log
-from talerec.features import ItemTimes, feature_groups, feature_names
+from talerec.features import ContextState, FeatureSources, ItemTimes, feature_groups, feature_names
 from talerec.models.blend import fit_parts
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
@@ -47,40 +47,43 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     """
     repeats = bool(allows_repeats(measure_repeat_rates(log)))
     times = ItemTimes.from_log(log)
-    names = name_scorers(build_parts(plan.parts))
+    context = ContextState.learn(log)
+    sources = FeatureSources(name_scorers(build_parts(plan.parts)), context.names)
+    names = feature_names(sources)
     texts: list[bytes] = []
     verdicts: list[list[Verdict | None]] = []
-    shares = np.zeros((len(KINDS), len(feature_groups(names).groups)))
+    shares = np.zeros((len(KINDS), len(feature_groups(sources).groups)))
     for number, rounds in enumerate(([current_round(log, plan.rows_back)], delayed_rounds(log))):
         trained = None
         if sum(len(held_out.queries) for held_out in rounds) >= MIN_QUERIES:
-            examples, stage = _ask_rounds(plan, rounds, times, repeats, clock)
+            examples, stage = _ask_rounds(plan, rounds, (times, context), repeats, clock)
             with clock("trees"):
-                trained = learn_trees(examples, feature_names(names), plan.seed)
+                trained = learn_trees(examples, names, plan.seed)
             if trained is not None:
-                trees = parse_trees(trained.text, feature_names(names))
+                trees = parse_trees(trained.text, names)
                 shares[number] = measure_shares(SecondStage(stage, trees), examples)
             del examples, stage  # gigabytes on large logs, not needed by the next fits
         texts.append(b"" if trained is None else trained.text)
         verdicts.append([None, None] if trained is None else trained.verdicts)
     with clock("parts"):
         fitted = fit_parts(build_parts(plan.parts), log, "ranker")
-    return store(fitted, plan.parts, log, repeats, LearnedTrees(texts, verdicts, shares))
+    return store(fitted, plan.parts, log, repeats, LearnedTrees(texts, verdicts, shares), context)
 
 
 def _ask_rounds(
-    plan: FitPlan, rounds: list[QueryRound], times: ItemTimes, repeats: bool, clock: Clock
-) -> tuple[list[Examples], FirstStage]:
+    plan: FitPlan, rounds: list[QueryRound], rows: tuple[ItemTimes, ContextState], repeats: bool,
+    clock: Clock,
+) -> tuple[list[Examples], FirstStage]:  # fmt: skip
     """Return the examples of all rounds, with seen items and without, and the last stage.
 
-    The parts are fitted to the training rows of each round. times: of all rows. repeats: whether
-    users repeat items.
+    The parts are fitted to the training rows of each round. rows: times and contexts of all rows.
+    repeats: whether users repeat items.
     """
     sets = []
     for held_out in rounds:
         with clock("parts of held-out rows"):
             parts = fit_parts(build_parts(plan.parts), held_out.train, "ranker")
-        stage = FirstStage(parts, times, repeats, plan.candidates)
+        stage = FirstStage(parts, rows[0], repeats, plan.candidates, rows[1])
         with clock("features"):
             sets.append(_ask(stage, held_out, repeats))
     return [Examples.join(each) for each in zip(*sets, strict=True)], stage

@@ -11,7 +11,7 @@ import polars as pl
 
 from talerec.data import Histories, Log
 from talerec.errors import require_extra
-from talerec.models.core import AUTO, Fitted, RecommenderModel, TopItems, join_reasons, param
+from talerec.models.core import AUTO, Fitted, Model, RecommenderModel, TopItems, join_reasons, param
 from talerec.models.ranker.candidates import Requests
 from talerec.models.ranker.explaining import (
     ItemExplanations,
@@ -83,6 +83,17 @@ class Ranker(_RankerState):
         is_auto = self.parts.strip() == AUTO
         return not is_auto and all(part.takes_weights for part in build_parts(self.parts))
 
+    @property
+    def takes_context(self) -> bool:
+        """Whether the model uses context columns of the log: it does."""
+        return True
+
+    @property
+    def context_columns(self) -> list[tuple[str, bool]]:
+        """The name of each context column of the fit, and whether it has numbers."""
+        encoders = self._state.first.context.encoders
+        return [(encoder.name, encoder.is_number) for encoder in encoders]
+
     def check_ready(self) -> None:
         """Raise TalerecError, before a fit, if a library that is needed is not installed."""
         require_extra("rank", "the ranker", ["lightgbm"])
@@ -107,7 +118,12 @@ class Ranker(_RankerState):
 
     def update_obstacle(self) -> str | None:
         """Return why the model cannot be updated, naming the parts that cannot; None if it can."""
-        names = [part.name for part in self._state.first.parts if not part.supports_update]
+        parts: list[Model] = []  # those that the log's size chooses can be updated
+        if self.is_fitted:
+            parts = self._state.first.parts
+        elif self.parts.strip() != AUTO:
+            parts = build_parts(self.parts)
+        names = [part.name for part in parts if not part.supports_update]
         text = ", ".join(names)
         return f"{text}, a part of the ranker, cannot be updated: refit it" if names else None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, Log, basket_starts, list_rows
+from talerec.data import Histories, Log, basket_starts, list_rows, take_context
 from talerec.models.core import (
     HoldoutQueries,
     TimeCut,
@@ -73,7 +73,10 @@ def current_round(log: Log, rows_back: int) -> QueryRound:
     if log.has_baskets:
         step, row = sample_targets(step, row, log.item[row])
     user, stop = users[number[step]], starts[held][step]
-    histories = Histories(log.ptr[user], stop, log.item, log.time, log.time[row], log.weight)
+    histories = Histories(
+        log.ptr[user], stop, log.item, log.time, log.time[row], log.weight,
+        take_context(log.context, row), log.context,
+    )  # fmt: skip
     queries = HoldoutQueries(histories, log.item[row].astype(np.int64), user)
     end = int(log.time.max()) + 1
     return _answerable(log.keep(is_train), queries, end)

@@ -139,7 +139,7 @@ class SecondStage(NamedTuple):
         The result is row x group. The start score belongs to the first group, as far as it is above
         that of an unranked item.
         """
-        groups = feature_groups(self.first.names)
+        groups = feature_groups(self.first.sources)
         sums = groups.sum_columns(self.trees.contributions(rows))
         sums[:, 0] += start_scores(rows) - _LOWEST_START
         return sums

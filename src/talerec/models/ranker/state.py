@@ -9,7 +9,16 @@ import numpy as np
 
 from talerec.data import Log
 from talerec.errors import TalerecError
-from talerec.features import ItemTimes, feature_groups, feature_names
+from talerec.features import (
+    ContextRows,
+    ContextState,
+    ItemTimes,
+    empty_context,
+    encoders_from_json,
+    encoders_to_json,
+    feature_groups,
+    feature_names,
+)
 from talerec.models.blend import stack_parts, unstack_parts
 from talerec.models.core import Fitted, Model, check_indptr, require
 from talerec.models.ranker.candidates import FirstStage
@@ -66,14 +75,15 @@ class RankerState(NamedTuple):
         for name, array in zip(times._fields[1:], times[1:], strict=True):
             require(array.dtype == np.int64 and array.ndim == 1, f"{name} is not a list of times")
         require(len(times.times) == len(times.all_times), "there are other times than rows")
-        first = FirstStage(parts, times, bool(stored["repeats"][0]), size)
+        context = _restore_context(arrays, times)
+        first = FirstStage(parts, times, bool(stored["repeats"][0]), size, context)
         texts = [_tree_text(arrays.get(f"{_PREFIX}trees{number}")) for number in range(len(KINDS))]
         second = [
-            SecondStage(first, parse_trees(trees, feature_names(first.names))) if trees else None
+            SecondStage(first, parse_trees(trees, feature_names(first.sources))) if trees else None
             for trees in texts
         ]
         verdicts = _restore_verdicts(stored["verdicts"], len(parts))
-        shares, shape = stored["shares"], (len(KINDS), len(feature_groups(first.names).groups))
+        shares, shape = stored["shares"], (len(KINDS), len(feature_groups(first.sources).groups))
         require(shares.shape == shape and shares.dtype == np.float64, "shares have another shape")
         return cls(text, first, second, LearnedTrees(texts, verdicts, shares))
 
@@ -101,7 +111,9 @@ class RankerState(NamedTuple):
             for mode, verdict in zip(_MODES, row, strict=True):
                 lines.append(describe_verdict(kind, mode, verdict, names))
             if any(verdict is not None and verdict.uses_trees for verdict in row):
-                lines.append(describe_shares(kind, shares, feature_groups(self.first.names).groups))
+                lines.append(
+                    describe_shares(kind, shares, feature_groups(self.first.sources).groups)
+                )
         return lines
 
     def update_parts(self, log: Log, clock: Clock) -> Weights:
@@ -117,7 +129,9 @@ class RankerState(NamedTuple):
                 weights, solver = part.for_update(before.update_state).learn_from(log, clock)
             other = type(part)(**part.params)
             updated.append(other.set_fitted(Fitted.from_log(log, weights, solver, {})))
-        return store(updated, self.parts_text, log, self.first.joins_history, self.trained)
+        context = ContextState.count_rows(self.first.context.encoders, log)
+        repeats = self.first.joins_history
+        return store(updated, self.parts_text, log, repeats, self.trained, context)
 
 
 def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[str]) -> str:
@@ -136,13 +150,15 @@ def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[
 
 
 def store(
-    parts: Sequence[Model | None], text: str, log: Log, repeats: bool, trained: LearnedTrees
-) -> Weights:
+    parts: Sequence[Model | None], text: str, log: Log, repeats: bool, trained: LearnedTrees,
+    context: ContextState,
+) -> Weights:  # fmt: skip
     """Return the weights of a ranker: the stacked blocks of its fitted parts, and its arrays.
 
     text: the parts as the parameter `parts` names them. log: the rows that the parts know.
     repeats: whether users repeat items. trained: trees, and verdicts (whether trees or the best
-    part answer, per kind of query). The arrays are saved with the model; nothing is written here.
+    part answer, per kind of query). context: of the log; stored if there are context columns. The
+    arrays are saved with the model; nothing is written here.
     """
     stacked = stack_parts(parts, np.ones(len(parts)), True)
     times = ItemTimes.from_log(log)
@@ -158,6 +174,9 @@ def store(
     for number, trees in enumerate(trained.texts):
         if trees:
             arrays[f"trees{number}"] = np.frombuffer(trees, np.uint8)
+    if context.encoders:
+        arrays["context"] = np.frombuffer(encoders_to_json(context.encoders), np.uint8)
+        arrays |= {f"context_{name}": array for name, array in context.rows._asdict().items()}
     ours = {_PREFIX + name: array for name, array in arrays.items()}
     return Weights(stacked.blocks, stacked.base, {**stacked.query_arrays, **ours})
 
@@ -171,6 +190,23 @@ def _tree_text(codes: Array | None) -> bytes:
         return b""
     require(codes.dtype == np.uint8 and codes.ndim == 1, "the trees are no text")
     return codes.tobytes()
+
+
+def _restore_context(arrays: dict[str, Array], times: ItemTimes) -> ContextState:
+    """Return the context columns that a fit stored, none for a model without.
+
+    times: the stored times of rows. TalerecError if an array is missing, or cannot be used.
+    """
+    text = arrays.get(f"{_PREFIX}context")
+    if text is None:
+        return empty_context()
+    require(text.dtype == np.uint8 and text.ndim == 1, "the context columns are no text")
+    encoders = encoders_from_json(text.tobytes())
+    names = [f"{_PREFIX}context_{name}" for name in ContextRows._fields]
+    require(all(name in arrays for name in names), "rows of context columns are missing")
+    rows = ContextRows(*(arrays[name] for name in names))
+    rows.check(encoders, times.indptr)
+    return ContextState(encoders, rows)
 
 
 def _as_text(codes: Array) -> str:

@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Histories, TimeLike, Vocabulary, time_to_microseconds
+from talerec.data import (
+    ContextColumns,
+    Histories,
+    TimeLike,
+    Vocabulary,
+    concatenate_context,
+    newest_values,
+    take_context,
+    time_to_microseconds,
+)
 from talerec.errors import TalerecError
 from talerec.models.core import (
     NO_FILTER,
@@ -44,7 +53,7 @@ _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
 _LONG_LIST = 1000  # ids: finding the positions of fewer takes a fraction of a millisecond
 _LONG_CONDITION = 1_000_000  # characters times items: fewer take about a millisecond
 _HIDE_SEEN = ItemFilter(hide_seen=True)
-_NO_RULES = (None,) * 6  # allow, deny, where, per, boost and as_of of a plain request
+_NO_RULES = (None,) * 7  # allow, deny, where, per, boost, as_of and context of a plain request
 
 _HashableBoost = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 
@@ -89,6 +98,7 @@ class UserRows:
     events: dict[int, StoredRow] = field(default_factory=dict)
     # Negative feedback, oldest first: item positions (-1: unknown) and events, which are no rows.
     hidden: tuple[tuple[int, StoredRow], ...] = ()
+    context: ContextColumns = ()  # of each row; rows of the event store have no values
 
     def __len__(self) -> int:
         return len(self.item)
@@ -112,7 +122,8 @@ class UserRows:
         n_rows = int(np.searchsorted(self.time, when))
         events = {row: event for row, event in self.events.items() if row < n_rows}
         hidden = tuple(pair for pair in self.hidden if pair[1].time < when)
-        return UserRows(self.item[:n_rows], self.time[:n_rows], events, hidden)
+        context = take_context(self.context, slice(0, n_rows))
+        return UserRows(self.item[:n_rows], self.time[:n_rows], events, hidden, context)
 
     def copied(self) -> UserRows:
         """Return a copy in memory, which does not keep the mapped files of a model open.
@@ -121,7 +132,8 @@ class UserRows:
         """
         item, time = self.item.copy(), self.time.copy()
         item.flags.writeable = time.flags.writeable = False
-        return UserRows(item, time, self.events, self.hidden)
+        context = take_context(self.context, np.arange(len(item)))
+        return UserRows(item, time, self.events, self.hidden, context)
 
     def hidden_items(self, feedback: NegativeFeedback, now: int) -> frozenset[int]:
         """Return the positions of items that negative feedback hides at a time (microseconds)."""
@@ -137,12 +149,15 @@ def join_users(users: Sequence[UserRows]) -> Histories:
     item's position is its number in the vocabulary.
     """
     ptr = np.array([0, *accumulate(map(len, users))])
+    row_context = concatenate_context([rows.context for rows in users], list(map(len, users)))
+    context = newest_values(row_context, ptr)
     if len(users) == 1:
-        return Histories(ptr[:-1], ptr[1:], users[0].item, users[0].time)
+        rows = users[0].item, users[0].time
+        return Histories(ptr[:-1], ptr[1:], *rows, None, None, context, row_context)
     item = np.concatenate([rows.item for rows in users])
     time = np.concatenate([rows.time for rows in users])
     item.flags.writeable = time.flags.writeable = False
-    return Histories(ptr[:-1], ptr[1:], item, time)
+    return Histories(ptr[:-1], ptr[1:], item, time, None, None, context, row_context)
 
 
 class ModelQuery(NamedTuple):
@@ -172,12 +187,13 @@ class ModelQuery(NamedTuple):
         """Return a key that queries share if only their histories differ; None: compute alone.
 
         The key is (k, hide_seen, whether the history is a stored user's). None if the query sets
-        recency, a time (`as_of`), rules on items, timestamps of its history rows, or hides items.
+        recency, a time (`as_of`), a context, rules on items, timestamps of its history rows, or
+        hides items.
         """
         options = self.options
         if self.recency is not None or options.as_of is not None or options.has_item_rules:
             return None
-        if self.hidden:
+        if self.hidden or options.context is not None:
             return None
         if self.rows is not None:
             return options.k, options.hide_seen, True
@@ -197,11 +213,14 @@ def build_query(
     k = 1. Unknown item ids are skipped.
     """
     k, per = getattr(request, "k", 1), getattr(request, "per", None)
-    rules = (request.allow, request.deny, request.where, per, request.boost, request.as_of)
+    rules = (
+        request.allow, request.deny, request.where, per, request.boost, request.as_of,
+        request.context,
+    )  # fmt: skip
     if rules == _NO_RULES:
         options = _plain_options(k, request.hide_seen)
     else:
-        options = RecommendOptions(k, request.hide_seen, *rules, "skip")
+        options = RecommendOptions(k, request.hide_seen, *rules[:-1], "skip", rules[-1])
     return ModelQuery(options, request.history, request.recency, rows, hidden)
 
 

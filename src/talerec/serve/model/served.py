@@ -21,6 +21,7 @@ from talerec.models.core import (
     ItemFilter,
     Model,
     RecommendOptions,
+    apply_context,
     filter_ranking,
     rank_top,
     rank_with_reasons,
@@ -235,15 +236,12 @@ class ServedModel:
         item_filter = self.filters.build_filter(options)
         item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
         model = self._choose_model(queries[0])
+        histories = apply_context(model, histories, options.context)
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
+        reasons = self.catalogue.list_reasons(lists)
         items = self.catalogue.rank_items(
-            lists.items,
-            lists.scores,
-            ranks,
-            self.catalogue.list_reasons(lists),
-            boosts,
-            lists.families,
+            lists.items, lists.scores, ranks, reasons, boosts, lists.families
         )
         answers, begin = [], 0
         for q, n_items in enumerate(lists.counts):
@@ -381,6 +379,7 @@ class ServedModel:
         model, catalogue = self._choose_model(query), self.catalogue
         target = self.find_item(item_id)
         history, ids = read_history(query, self.items, self.model.fitted.unit)
+        history = apply_context(model, history, query.options.context)
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
         item_filter = self.filters.build_filter(query.options) if query.options.boost else None

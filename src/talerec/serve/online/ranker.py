@@ -87,7 +87,7 @@ class ServedModelRanker:
         if fitted.log is None:
             is_later = event.time > fitted.training["last_time"]
             return None if is_later else Exclusion.OUTDATED
-        items, times = find_rows(fitted.log, event.user)
+        items, times, _ = find_rows(fitted.log, event.user)
         if not len(times) or event.time > times[-1]:
             return None
         is_trained = bool(((items == item) & (times == event.time)).any())

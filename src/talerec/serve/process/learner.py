@@ -26,7 +26,7 @@ import polars as pl
 
 from talerec import columns, models
 from talerec.artifact import hold_for_update, install_artifact, read_artifact
-from talerec.data import SKIPPED, TEXT, Log, Vocabulary, merge_logs
+from talerec.data import SKIPPED, TEXT, ContextColumns, Log, Vocabulary, merge_logs, missing_column
 from talerec.data.read import remove_secrets
 from talerec.errors import ReplacedArtifactError, TalerecError
 from talerec.models import merge_item_tables, update
@@ -293,7 +293,8 @@ def _try_update(model: Model, events: pl.DataFrame, table: pl.DataFrame | None) 
     if not model.fitted.training.get("updatable"):
         return False
     try:
-        update(model, _events_log(events), items=table)
+        log = model.fitted.log
+        update(model, _events_log(events, log.context if log else ()), items=table)
     except TalerecError as error:
         logger.info("the model is fitted again: %s", error)
         return False
@@ -325,14 +326,18 @@ def _merge_events(log: Log, events: pl.DataFrame) -> tuple[Log, int]:
     if not _has_same_id_types(log, events):
         logger.info("ids become text: some ids of new events are not integers")
         log = _with_text_ids(log)
-    result = merge_logs(log, _events_log(events))
+    result = merge_logs(log, _events_log(events, log.context))
     whole = replace(result.log, info=merge_item_tables(log.info, result.log))
     return whole, int(result.is_new.sum())
 
 
-def _events_log(events: pl.DataFrame) -> Log:
-    """Return events (columns user_id, item_id, timestamp in microseconds) as a log."""
-    return Log.from_frame(events, time_unit="us", any_time=True)
+def _events_log(events: pl.DataFrame, context: ContextColumns) -> Log:
+    """Return events (columns user_id, item_id, timestamp in microseconds) as a log.
+
+    context: the columns of the model's log, which events of a store do not have: all are missing.
+    """
+    log = Log.from_frame(events, time_unit="us", any_time=True)
+    return replace(log, context=tuple(missing_column(column, log.rows) for column in context))
 
 
 def _has_same_id_types(log: Log, events: pl.DataFrame) -> bool:

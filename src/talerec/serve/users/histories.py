@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from talerec.data import Log
+from talerec.data import ContextColumns, Log, concatenate_context, take_context
 from talerec.errors import TalerecError
 from talerec.models.core import STORE, STORE_SEQ
 from talerec.runtime import Array
@@ -135,15 +135,18 @@ class UserHistories:
         events = [event for event in events if event.seq > last_trained]
         log = model.model.fitted.log
         item, time = _NO_ITEMS, _NO_TIMES
+        context: ContextColumns = ()
         if log is not None and not self.is_deleted(model, user):
-            item, time = find_rows(log, user)
+            item, time, context = find_rows(log, user)
         if not events:
-            return UserRows(item[-self._max_rows :], time[-self._max_rows :])
+            newest = slice(-self._max_rows, None)
+            return UserRows(item[newest], time[newest], context=take_context(context, newest))
         event_items = model.items.text_positions([str(event.item) for event in events])
         new = _find_new_events(item, time, event_items.tolist(), events)
         events = [events[n] for n in new]
         items = np.concatenate([item, event_items[new].astype(np.int32, copy=False)])
         times = np.concatenate([time, np.array([event.time for event in events], np.int64)])
+        context = concatenate_context([context, ()], [len(item), len(events)])
         order = _sort_rows(items, times, len(item), log)[-self._max_rows :]
         items, times = items[order], times[order]
         items.flags.writeable = times.flags.writeable = False  # as memory-mapped arrays are
@@ -151,20 +154,20 @@ class UserHistories:
         events_by_row = {
             row: events[n - n_log] for row, n in enumerate(order.tolist()) if n >= n_log
         }
-        return UserRows(items, times, events_by_row)
+        return UserRows(items, times, events_by_row, context=take_context(context, order))
 
 
-def find_rows(log: Log, user: str) -> tuple[Array, Array]:
-    """Return the item positions and times of a user's rows in a log, oldest first.
+def find_rows(log: Log, user: str) -> tuple[Array, Array, ContextColumns]:
+    """Return item positions, times and context of a user's rows in a log, oldest first.
 
     `user` is an external id as text; times are in microseconds since 1970. Both arrays are empty if
     the log does not have the user.
     """
     position = int(log.users.text_positions([user])[0])
     if position < 0:
-        return _NO_ITEMS, _NO_TIMES
+        return _NO_ITEMS, _NO_TIMES, ()
     rows = slice(log.ptr[position], log.ptr[position + 1])
-    return log.item[rows], log.time[rows]
+    return log.item[rows], log.time[rows], take_context(log.context, rows)
 
 
 def _find_new_events(

@@ -76,8 +76,9 @@ QUESTIONS = {
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the finished models of a results file; none if there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the finished models of a results file, each once; none if there is no file."""
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return list({(line["log"], line["on"], line["model"]): line for line in lines}.values())
 
 
 def print_tables(lines: list[dict[str, Any]]) -> None:

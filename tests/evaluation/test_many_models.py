@@ -356,6 +356,24 @@ def test_labels_of_the_chart_do_not_overlap():
             assert abs(y - other_y) >= 12 or abs(x - other_x) >= 40
 
 
+def test_labels_stand_clear_of_intervals_and_of_the_line():
+    """The name of b would stand on the interval of c, right of it, and on the line to c."""
+    from talerec.reports.charts.drawing import SMALL, text_width
+    from talerec.reports.charts.trade_off import TradePoint, trade_off_chart
+
+    points = [
+        TradePoint("a", 1, 0.1), TradePoint("b", 10, 0.3, 0.28, 0.32),
+        TradePoint("c", 10.3, 0.31, 0.1, 0.5), TradePoint("d", 100, 0.35),
+    ]  # fmt: skip
+    svg = ET.fromstring(trade_off_chart(points, title="t", x_label="x", y_label="y"))
+    labels = {e.text: e for e in svg.iter() if "halo" in (e.get("class") or "")}
+    left, right = float(labels["b"].get("x")), text_width("b", SMALL)
+    whiskers = [float(e.get("x1")) for e in svg.iter() if "whisker" in (e.get("class") or "")]
+    assert len(whiskers) == 2
+    assert not any(left <= x <= left + right for x in whiskers)
+    assert left < whiskers[0]  # at the left, although the right side comes first
+
+
 def test_costs_without_a_mark_are_shown(board):
     costs = {name: ModelCost({"solve": 1.0}, {}, None) for name in board.results}
     assert "Peak memory" in replace(board, costs=costs).report()

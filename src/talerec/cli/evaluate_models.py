@@ -129,6 +129,8 @@ def print_leaderboard(board: Leaderboard) -> None:
     Columns: the headline metric with its 95 % interval, the difference to the first model with its
     interval, the p-value after Holm's correction, the hit rate, own and shared seconds, memory.
     """
+    from talerec.evaluation import format_p_value
+
     result, metric = board.results[board.first], board.headline
     rows = list(board.frame.iter_rows(named=True))
     low, high = f"{metric} low", f"{metric} high"
@@ -139,7 +141,7 @@ def print_leaderboard(board: Leaderboard) -> None:
         "95 % interval ": [
             _format_interval(row["difference low"], row["difference high"], "+") for row in rows
         ],
-        "p": ["-" if row["p (Holm)"] is None else f"{row['p (Holm)']:.2g}" for row in rows],
+        "p": ["-" if row["p (Holm)"] is None else format_p_value(row["p (Holm)"]) for row in rows],
         metric.replace("NDCG", "HR"): [
             format_number(row[metric.replace("NDCG", "HR")]) for row in rows
         ],

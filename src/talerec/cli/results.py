@@ -18,7 +18,7 @@ from talerec.cli.terminal import (
     print_table,
 )
 from talerec.data import tie_warning
-from talerec.evaluation import is_redundant
+from talerec.evaluation import format_p_value, is_redundant
 from talerec.models import model_class
 from talerec.models.core import param_fields
 from talerec.runtime import memory
@@ -345,7 +345,7 @@ def print_comparison(result: Comparison) -> None:
                 format_number(pair.a),
                 format_number(pair.b),
                 _format_difference(pair),
-                f"{pair.p:.2g}",
+                format_p_value(pair.p),
                 f"{pair.effect:+.3f}",
             ]
             for name, pair in metrics.items()

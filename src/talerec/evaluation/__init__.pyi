@@ -13,6 +13,7 @@ from talerec.evaluation.impressions import estimate_policy_rate as estimate_poli
 from talerec.evaluation.impressions import summarize_impressions as summarize_impressions
 from talerec.evaluation.intervals import PairedComparison as PairedComparison
 from talerec.evaluation.intervals import difference_intervals as difference_intervals
+from talerec.evaluation.intervals import format_p_value as format_p_value
 from talerec.evaluation.intervals import mean_intervals as mean_intervals
 from talerec.evaluation.leaderboard import Leaderboard as Leaderboard
 from talerec.evaluation.leaderboard import ModelCost as ModelCost

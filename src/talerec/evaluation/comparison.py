@@ -9,14 +9,13 @@ import polars as pl
 
 from talerec import columns
 from talerec.errors import TalerecError
-from talerec.evaluation.intervals import PairedComparison, compare_pairs
+from talerec.evaluation.intervals import PairedComparison, compare_pairs, format_p_value
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
 from talerec.evaluation.queries import CASES, WINDOW
 from talerec.evaluation.reportable import Reportable
 from talerec.evaluation.result import Evaluation
 
 ALPHA = 0.05
-_SMALLEST_P = 0.0001  # sentences do not tell smaller p-values apart
 _SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to be the same
 _OF_B = " of b"  # suffix of B's columns in a frame with both results
 
@@ -93,7 +92,7 @@ class Comparison(Reportable):
 
         pair: the comparison of A and B in that metric. A p below 0.0001 is "p < 0.0001".
         """
-        p = f"p = {pair.p:.2g}" if pair.p >= _SMALLEST_P else f"p < {_SMALLEST_P:g}"
+        p = f"p {format_p_value(pair.p, '= ')}"
         return f"{self.headline} {pair.a:.4f} -> {pair.b:.4f}, {p}"
 
     def __repr__(self) -> str:

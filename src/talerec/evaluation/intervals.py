@@ -21,6 +21,7 @@ from talerec.runtime import Array
 _MIN_USERS = 10  # an interval over fewer users is so wide that texts say "too few users" instead
 _LEVEL = 0.95  # confidence level of intervals
 _MIN_FREEDOM, _MAX_T = 0.1, 1e6  # least degrees of freedom, and the quantile for one user
+_SMALLEST_P = 0.0001  # texts do not tell smaller p-values apart
 _PRIOR_HITS = 0.5  # prior weight of the largest possible variance, in hits
 
 
@@ -194,3 +195,8 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
         adjusted[number] = largest
     return adjusted
+
+
+def format_p_value(p: float, prefix: str = "") -> str:
+    """Return a p-value as text such as 0.012, after `prefix`; "< 0.0001" for smaller values."""
+    return f"{prefix}{p:.2g}" if p >= _SMALLEST_P else f"< {_SMALLEST_P:g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from talerec.evaluation import Leaderboard
+from talerec.evaluation import Leaderboard, format_p_value
 from talerec.reports import page
 from talerec.reports.charts.row_charts import DotRow, dot_chart, stacked_bar_chart
 from talerec.reports.charts.trade_off import TradePoint, trade_off_chart
@@ -23,7 +23,7 @@ def render_leaderboard(board: Leaderboard, source: str) -> str:
         page.callout(board.advice),
         *(page.note(f"{note}.") for note in board.notes),
         page.section("Accuracy against time", page.figure(draw_trade_off(board), _WORDS)),
-        page.section("Accuracy", _accuracy(board), *_hidden(board)),
+        page.section("Accuracy", _accuracy(board), *_hidden(board), _lists(board)),
         *_differences(board),
         page.section("Time and memory", *_costs(board)),
         *_skipped(board),
@@ -61,19 +61,30 @@ def _accuracy(board: Leaderboard) -> Html:
     """Return a table of the models, best first: metrics at the largest k, and their interval."""
     metric = board.headline
     k = metric.partition("@")[2]
-    names = [metric, f"HR@{k}", f"MRR@{k}"]
+    names = [f"HR@{k}", f"MRR@{k}"]
     rows = [
         [
             label,
-            *(board.results[label].metrics[name] for name in names),
+            board.results[label].metrics[metric],
             board.results[label].describe_interval(metric),
             board.results[label].metrics_hidden[metric],
-            *(board.results[label].lists[f"{name}@{k}"] for name in ("coverage", "novelty")),
+            *(board.results[label].metrics[name] for name in names),
         ]
         for label in board.order
     ]
-    more = [f"95 % interval of {metric}", "Seen hidden", "Coverage", "Novelty (bits)"]
-    return page.table(["Model", *names, *more], rows, muted=[more[0]])
+    header = ["Model", metric, "95 % interval", "Seen hidden", *names]
+    return page.table(header, rows, muted=[header[2]])
+
+
+def _lists(board: Leaderboard) -> Html:
+    """Return a table of what the lists of the models are like, at the largest k."""
+    k = board.headline.partition("@")[2]
+    names = {"coverage": "Coverage", "gini": "Gini of exposure", "novelty": "Novelty (bits)"}
+    rows = [
+        [label, *(board.results[label].lists.get(f"{name}@{k}") for name in names)]
+        for label in board.order
+    ]
+    return page.table(["Model", *names.values()], rows)
 
 
 def _hidden(board: Leaderboard) -> list[Html]:
@@ -97,8 +108,8 @@ def _differences(board: Leaderboard) -> list[page.Part]:
     hidden = {label: board.differences[label].metrics_hidden[metric] for label in labels}
     rows = [
         [
-            label, pairs[label].difference, f"{board.adjusted['metrics'][label]:.2g}",
-            hidden[label].difference, f"{board.adjusted['metrics_hidden'][label]:.2g}",
+            label, pairs[label].difference, format_p_value(board.adjusted["metrics"][label]),
+            hidden[label].difference, format_p_value(board.adjusted["metrics_hidden"][label]),
         ]
         for label in labels
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from talerec.evaluation import (
     PairedComparison,
     Tuning,
     describe_setting,
+    format_p_value,
     is_redundant,
 )
 from talerec.models import model_class
@@ -310,7 +311,7 @@ def _pairs(pairs: Mapping[str, PairedComparison], names: tuple[str, str]) -> Htm
     column headings. Metrics that repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     rows = [
-        [n, p.a, p.b, p.difference, _span(p.interval), f"{p.p:.2g}", p.effect]
+        [n, p.a, p.b, p.difference, _span(p.interval), format_p_value(p.p), p.effect]
         for n, p in pairs.items()
         if not is_redundant(n)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from talerec.reports.charts.scales import (
 from talerec.reports.markup import Html, join, tag
 
 _ROW = 27  # height of a row
+_OTHER = "other"  # parts of bars that have no colour of their own
 _NAMES = 240  # the most that the names of rows take
 _LEAST = 220  # the least that names leave to the plot
 
@@ -64,7 +66,7 @@ def stacked_bar_chart(
     """Return a chart as SVG with one stacked horizontal bar per row, and its sum as text.
 
     rows : name of the row to {name of the part: value}; values that are missing or not above 0 are
-    left out
+    left out. If there are more parts than colours, the smallest ones together are "other".
     """
     shown = {
         name: {
@@ -74,7 +76,8 @@ def stacked_bar_chart(
         }
         for name, parts in rows.items()
     }
-    names = dict.fromkeys(part for parts in rows.values() for part in parts)
+    shown = _merge_small_parts(shown, drawing.STYLES)
+    names = dict.fromkeys(part for parts in shown.values() for part in parts)
     styles = {part: style for style, part in enumerate(names)}
     top, head = drawing.draw_head(title, [drawing.box_key(*style) for style in styles.items()], "")
     sums = [sum(parts.values()) for parts in shown.values()]
@@ -90,6 +93,27 @@ def stacked_bar_chart(
         for name, parts in shown.items()
     )
     return drawing.draw_svg(title, end, described, head, *drawn)
+
+
+def _merge_small_parts(
+    rows: Mapping[str, Mapping[str, float]], n_parts: int
+) -> dict[str, dict[str, float]]:
+    """Return the rows with at most `n_parts` parts: those of the smallest sums become "other".
+
+    rows : name of the row to {name of the part: value}
+    """
+    sums: Counter[str] = Counter()
+    for parts in rows.values():
+        sums.update(parts)
+    if len(sums) <= n_parts:
+        return {name: dict(parts) for name, parts in rows.items()}
+    large = {part for part, _ in sums.most_common(n_parts - 1)}
+    merged = {}
+    for name, parts in rows.items():
+        merged[name] = {part: value for part, value in parts.items() if part in large}
+        if rest := sum(value for part, value in parts.items() if part not in large):
+            merged[name][_OTHER] = merged[name].get(_OTHER, 0.0) + rest
+    return merged
 
 
 # -- layout ----------------------------------------------------------------------------------------

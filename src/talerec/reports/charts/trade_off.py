@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from talerec.reports.charts import drawing
@@ -14,6 +15,7 @@ from talerec.reports.markup import Html, join
 _PLOT = 330  # height of the area between the axes
 _GAP = 8.0  # between a point and its label
 _HEIGHT = 13.0  # of a label
+_PIECES = 24  # of a line between two points
 _FAR = 4  # lines of text that a label may be away from its point
 
 
@@ -60,13 +62,14 @@ def trade_off_chart(
     tips = {p.name: f"{p.name}, {x.format(p.cost)}: {_format(p)}" for p in points}
     drawn = [Point(tips[p.name], x(p.cost), y(p.quality), y(p.low), y(p.high)) for p in points]
     frontier = [point for point, p in zip(drawn, points, strict=True) if _is_unbeaten(p, points)]
-    line = drawing.draw_line(sorted(frontier, key=lambda point: point.x or 0.0), 1)
     marks = [
         join(_whisker(point), drawing.draw_point(0, (point.x, point.y), point.tip))
         for point in drawn
     ]
-    labels = _labels(points, drawn, _Box(x.start, y.end, WIDTH, y.start))
-    described = "; ".join(tips.values())
+    path = sorted(frontier, key=lambda point: point.x or 0.0)
+    line, described = drawing.draw_line(path, 1), "; ".join(tips.values())
+    lines = [*_whisker_boxes(drawn), *_line_boxes(path)]
+    labels = _labels(points, drawn, _Box(x.start, y.end, WIDTH, y.start), lines)
     return drawing.draw_svg(title, end, described, head, axes, line, *marks, *labels)
 
 
@@ -92,10 +95,37 @@ def _whisker(point: Point) -> Html | None:
     return drawing.draw_segment("whisker s1", (point.x, point.low), (point.x, point.high))
 
 
-def _labels(points: Sequence[TradePoint], drawn: Sequence[Point], plot: _Box) -> list[Html]:
+def _whisker_boxes(drawn: Sequence[Point]) -> list[_Box]:
+    """Return the areas of the intervals of all points, in coordinates of the drawing."""
+    return [
+        _Box((p.x or 0.0) - 1, p.high, (p.x or 0.0) + 1, p.low)
+        for p in drawn
+        if p.low is not None and p.high is not None
+    ]
+
+
+def _line_boxes(path: Sequence[Point]) -> list[_Box]:
+    """Return small areas that cover the line through points, in the drawing's coordinates."""
+    boxes = []
+    for a, b in pairwise(path):
+        for step in range(_PIECES):
+            ends = [
+                ((a.x or 0.0) + part / _PIECES * ((b.x or 0.0) - (a.x or 0.0)),
+                 (a.y or 0.0) + part / _PIECES * ((b.y or 0.0) - (a.y or 0.0)))
+                for part in (step, step + 1)
+            ]  # fmt: skip
+            (left, top), (right, bottom) = ends
+            boxes.append(_Box(left, min(top, bottom), right, max(top, bottom)))
+    return boxes
+
+
+def _labels(
+    points: Sequence[TradePoint], drawn: Sequence[Point], plot: _Box, lines: Sequence[_Box]
+) -> list[Html]:
     """Return the names of all points as text beside them, without overlaps if there is room.
 
-    drawn: the points in coordinates of the drawing. plot: the area that labels stay in.
+    drawn: the points in coordinates of the drawing. plot: the area that labels stay in. lines: the
+    areas of lines, which a label covers only if there is no room elsewhere.
     """
     places = [(point.x or 0.0, point.y or 0.0) for point in drawn]
     occupied = [_Box(px - 5, py - 5, px + 5, py + 5) for px, py in places]
@@ -108,8 +138,9 @@ def _labels(points: Sequence[TradePoint], drawn: Sequence[Point], plot: _Box) ->
             for left in (px + _GAP, px - _GAP - width)
         ]
         inside = [b for b in boxes if plot.left <= b.left and b.right <= plot.right] or boxes[:1]
-        free = (b for b in inside if not any(b.overlaps(other) for other in occupied))
-        box = next(free, inside[0])
+        free = [b for b in inside if not any(b.overlaps(other) for other in occupied)]
+        clear = (b for b in free if not any(b.overlaps(line) for line in lines))
+        box = next(clear, (free or inside)[0])
         occupied.append(box)
         labels.append(drawing.text_element(point.name, box.left, box.bottom - 2.5, "value halo"))
     return labels

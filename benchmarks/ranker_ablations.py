@@ -3,8 +3,8 @@
     python benchmarks/ranker_ablations.py DATA [--only ifdb,retail] [-o FILE]
 
 Leave-one-out, validation rows, NDCG@10. The training examples of a log (current queries) are built
-once, and trees are learned from them anew for each variant: four fifths of the users to learn, the
-last fifth to choose the number of trees. Candidates are ordered by the trees even where the
+once, and an order is learned from them anew for each variant: four fifths of the users to learn,
+the last fifth to choose shape and number of trees. Candidates are ordered by it even where the
 ranker's guard would let a part answer. A feature that is left out is NaN in all rows. Differences
 are from the trees with everything, per user, with their standard errors. Every finished variant is
 a line of FILE (JSON), and is not computed again.
@@ -15,12 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 import talerec as tr
 from ranker import LOGS, read_split
@@ -30,16 +29,15 @@ from talerec.models.core import HoldoutQueries, Model
 from talerec.models.ranker import learning
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
+from talerec.models.ranker.learning import Shape
 from talerec.models.ranker.parts import build_parts, default_parts
 from talerec.models.ranker.queries import QueryRound, current_round, default_rows_back
-from talerec.models.ranker.second_stage import score_rows, start_scores
-from talerec.models.ranker.trees import parse_trees
+from talerec.models.ranker.second_stage import start_scores
 from talerec.models.tempo import allows_repeats, measure_repeat_rates
 
 _DEFAULT_LOGS = "ml-100k,ifdb,dunnhumby,retail"
 _OTHER_MODE = 4  # as in a fit: one query in four is asked in the less usual mode
 _CANDIDATES = 150
-_PENALTY = 1e-4  # of squared weights of the linear combination
 
 
 class Sets(NamedTuple):
@@ -164,56 +162,28 @@ def family_columns(names: FeatureSources) -> dict[str, list[int]]:
     return columns
 
 
-def learn_gains(sets: Sets) -> np.ndarray:
-    """Return NDCG@10 of each validation query, by trees that learned from four fifths of users."""
+def learn_gains(sets: Sets, shapes: Sequence[Shape] = ()) -> np.ndarray:
+    """Return NDCG@10 of each validation query, by an order that four fifths of users taught.
+
+    shapes: of which the last fifth chooses one; none: the ranker's for as many queries.
+    """
     names = feature_names(sets.names)
-    data = learning._join(sets.learn)
-    is_stop = learning._assign_folds(sets.learn, 0)[data.user] == 0
-    booster = learning._train(data, ~is_stop, is_stop, names)
-    trees = parse_trees(learning._to_text(booster, booster.best_iteration), names)
-    return sets.validation.gains(score_rows(trees, sets.validation.rows))
+    data = learning._Data.of(sets.learn)
+    is_check = learning._assign_folds(sets.learn, 0)[data.user] == 0
+    split = learning._Split(~is_check, is_check)
+    shapes = shapes or learning._shapes_for(len(data.sizes))
+    bins = data.to_bins(names, learning._params(shapes[0].n_leaves))
+    runs = [learning._grow(data, bins, [split], shape) for shape in shapes]
+    run, n_trees = learning._choose(runs, [split], [0])
+    return sets.validation.gains(run.score(0, n_trees, sets.validation.rows, names))
 
 
 def learn_linear(sets: Sets) -> np.ndarray:
-    """Return NDCG@10 of each validation query, by a linear combination of the same features.
-
-    Softmax regression over a query's candidates. Features are clipped to percentiles 1 to 99 and
-    standardized; ranks, counts and times enter as logarithms, too; missing ones have a flag.
-    """
-    learn = np.concatenate([each.rows for each in sets.learn])
-    sizes = np.concatenate([np.diff(each.row_ptr) for each in sets.learn])
-    starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])[:-1]
-    target = np.concatenate([each.is_target for each in sets.learn]) > 0
-    low, high = np.nanpercentile(learn[:: max(len(learn) // 100_000, 1)], [1, 99], axis=0)
-
-    def encode(rows: np.ndarray) -> np.ndarray:
-        clipped = np.clip(rows, low, high)
-        blocks = [clipped, np.log1p(np.maximum(clipped, 0)), np.isnan(rows)]
-        return np.column_stack([start_scores(rows), *blocks]).astype(np.float32)
-
-    x = encode(learn)
-    mean, spread = np.nanmean(x, axis=0), np.nanstd(x, axis=0)
-    spread[~(spread > 1e-6)] = np.inf
-
-    def standardize(x: np.ndarray) -> np.ndarray:
-        return np.nan_to_num((x - mean) / spread, copy=False)
-
-    x = standardize(x)
-    query, n = np.repeat(np.arange(len(starts)), sizes[sizes > 0]), len(starts)
-
-    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = (x @ weights.astype(np.float32)).astype(np.float64)
-        scores -= np.maximum.reduceat(scores, starts)[query]
-        odds = np.exp(scores)
-        totals = np.add.reduceat(odds, starts)
-        error = (odds / totals[query] - target).astype(np.float32)
-        value = (np.log(totals).sum() - scores[target].sum()) / n
-        gradient = (error @ x).astype(np.float64) / n + 2 * _PENALTY * weights
-        return value + _PENALTY * float(weights @ weights), gradient
-
-    begin = np.zeros(x.shape[1])
-    weights = minimize(loss, begin, jac=True, method="L-BFGS-B", options={"maxiter": 80}).x
-    return sets.validation.gains(standardize(encode(sets.validation.rows)) @ weights)
+    """Return NDCG@10 of each validation query, by a linear combination of the same features."""
+    data = learning._Data.of(sets.learn)
+    score = learning._fit_linear(data, np.ones(len(data.sizes), bool))
+    rows = sets.validation.rows
+    return sets.validation.gains(start_scores(rows) + score.predict(rows))
 
 
 def list_variants(rounds: Rounds, sets: Sets) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
@@ -223,6 +193,10 @@ def list_variants(rounds: Rounds, sets: Sets) -> Iterator[tuple[str, Callable[[]
         if columns:
             yield f"without {name}", lambda c=columns: learn_gains(without_columns(sets, c))
     yield "linear combination", lambda: learn_linear(sets)
+    for shape in (Shape(True, 4), Shape(False, 7), Shape(False, 15), Shape(True, 15)):
+        start = "a linear score" if shape.is_linear else "ranks"
+        name = f"trees of {shape.n_leaves} leaves from {start}"
+        yield name, lambda s=shape: learn_gains(sets, [s])
     for size in (50, 100):
         yield f"{size} candidates", lambda s=size: learn_gains(with_candidates(sets, s))
     for share in (0.1, 0.5):

@@ -96,9 +96,9 @@ def profile_answers(model: tr.Ranker, histories: Histories, block: int) -> dict[
         rows = first.build_features(requests, candidates)[1]
         stages.end("features")
         if isinstance(second, SecondStage):
-            score_rows(second.trees, rows)
+            score_rows(second.trees, second.linear, rows)
             stages.end("trees")
-            second.trees.contributions(rows[:10])
+            second.sum_by_group(rows[:10])
             stages.end("SHAP of 10 items")
     scale = 1e3 / block
     return {name: round(scale * float(np.median(x)), 4) for name, x in stages.seconds.items()}

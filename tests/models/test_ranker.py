@@ -63,7 +63,7 @@ def test_trees_answer_where_they_know_what_parts_do_not(model, log):
     assert verdict.gain > 1.2 * verdict.part_gain
     text = "\n".join(model.describe_learned())
     assert "the trees answer" in text
-    assert re.search(r"For current requests, .*the hour of the day [1-9]\d %", text)
+    assert re.search(r"For current requests, .*the hour of the day (decides )?[1-9]\d %", text)
     shares = model._state.trained.shares[0]
     assert shares.sum() == pytest.approx(1)
     assert (shares >= 0).all()
@@ -254,6 +254,10 @@ def damaged(model: tr.Ranker, path, name: str, change) -> None:
     [
         ("ranker_trees0", lambda a: a[: len(a) // 2]),
         ("ranker_trees0", lambda a: a.astype(np.int64)),
+        ("ranker_linear0", lambda a: a * np.nan),
+        ("ranker_linear0", lambda a: a[:, 1:]),
+        ("ranker_linear0", lambda a: a.astype(np.float32)),
+        ("ranker_linear0", lambda a: np.where(a == a[2], 1e308, a)),
         ("ranker_parts", lambda a: np.frombuffer(b"ranker", np.uint8)),
         ("ranker_parts", lambda a: np.frombuffer(b"markov", np.uint8)),
         ("ranker_parts", lambda a: np.frombuffer(b"popular,markov,ease", np.uint8)),
@@ -276,6 +280,24 @@ def test_a_damaged_ranker_is_refused(model, tmp_path, name, change):
     damaged(model, tmp_path / "r.tale", name, change)
     with pytest.raises(ArtifactError):
         tr.load(tmp_path / "r.tale", verify=True)
+
+
+def test_few_queries_start_trees_from_a_linear_score_which_is_saved(model, tmp_path):
+    path = model.save(tmp_path / "r.tale")
+    linear = model._state.trained.linear[0]
+    assert not linear.is_zero
+    np.testing.assert_array_equal(tr.load(path)._state.trained.linear[0].table, linear.table)
+
+
+def test_a_ranker_saved_before_there_were_linear_scores_has_none(model, tmp_path):
+    path = tmp_path / "r.tale"
+    bundle = read_artifact(model.save(path))
+    arrays = {name: each for name, each in bundle.arrays.items() if "ranker_linear" not in name}
+    assert len(arrays) == len(bundle.arrays) - 2
+    write_artifact(path, Bundle(bundle.facts, arrays, dict(bundle.tables)))
+    loaded = tr.load(path, verify=True)
+    assert loaded._state.trained.linear[0].is_zero
+    assert len(loaded.recommend([3], k=20)) == 20
 
 
 def save_forever(models: list[tr.Ranker], path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Ranker: gradient-boosted trees that order the candidates of several models.
+"""Ranker: a linear score and trees that order the candidates of several models.
 
 `model` is the model, `candidates` the first stage, `queries` the held-out queries that it learns
-from, `learning` the training and the guard, `trees` the trees and how they are walked.
+from, `learning` the training and the guard, `linear` the linear score, `trees` the trees and how
+they are walked.
 """
 
 from talerec.exports import lazy_exports

@@ -13,7 +13,8 @@ from talerec.models.blend import fit_parts
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
 from talerec.models.ranker.importance import measure_shares
-from talerec.models.ranker.learning import MIN_QUERIES, Verdict, learn_trees
+from talerec.models.ranker.learning import MIN_QUERIES, Verdict, learn_order
+from talerec.models.ranker.linear import LinearScore
 from talerec.models.ranker.parts import build_parts, name_scorers
 from talerec.models.ranker.queries import QueryRound, current_round, delayed_rounds
 from talerec.models.ranker.second_stage import SecondStage
@@ -51,6 +52,7 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     sources = FeatureSources(name_scorers(build_parts(plan.parts)), context.names)
     names = feature_names(sources)
     texts: list[bytes] = []
+    linear: list[LinearScore] = []
     verdicts: list[list[Verdict | None]] = []
     shares = np.zeros((len(KINDS), len(feature_groups(sources).groups)))
     for number, rounds in enumerate(([current_round(log, plan.rows_back)], delayed_rounds(log))):
@@ -58,16 +60,18 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
         if sum(len(held_out.queries) for held_out in rounds) >= MIN_QUERIES:
             examples, stage = _ask_rounds(plan, rounds, (times, context), repeats, clock)
             with clock("trees"):
-                trained = learn_trees(examples, names, plan.seed)
+                trained = learn_order(examples, names, plan.seed)
             if trained is not None:
-                trees = parse_trees(trained.text, names)
-                shares[number] = measure_shares(SecondStage(stage, trees), examples)
+                second = SecondStage(stage, parse_trees(trained.text, names), trained.linear)
+                shares[number] = measure_shares(second, examples)
             del examples, stage  # gigabytes on large logs, not needed by the next fits
         texts.append(b"" if trained is None else trained.text)
+        linear.append(LinearScore.zero(len(names)) if trained is None else trained.linear)
         verdicts.append([None, None] if trained is None else trained.verdicts)
     with clock("parts"):
         fitted = fit_parts(build_parts(plan.parts), log, "ranker")
-    return store(fitted, plan.parts, log, repeats, LearnedTrees(texts, verdicts, shares), context)
+    trained_kinds = LearnedTrees(texts, linear, verdicts, shares)
+    return store(fitted, plan.parts, log, repeats, trained_kinds, context)
 
 
 def _ask_rounds(

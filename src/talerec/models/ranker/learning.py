@@ -1,4 +1,4 @@
-"""Learn trees that order candidates, and decide where they may answer in place of a part."""
+"""Learn an order of candidates, and decide where it may answer in place of a part."""
 
 from __future__ import annotations
 
@@ -9,18 +9,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from talerec.models.ranker.examples import Examples
+from talerec.models.ranker.linear import LinearScore, fit_linear
 from talerec.models.ranker.objective import LambdaRank
 from talerec.models.ranker.second_stage import score_rows, start_scores
 from talerec.models.ranker.trees import parse_trees, trim_text
 from talerec.runtime import Array, thread_count
 
 MIN_QUERIES = 200  # queries with a candidate target below which nothing is learned
-_MIN_Z = 2.0  # standard errors by which the trees must beat the best part
-_MAX_TREES, _PATIENCE = 400, 30  # trees, and trees without a gain after which learning stops
+_MIN_Z = 2.0  # standard errors by which the learned order must beat the best part
+_MAX_TREES = 400
+_PATIENCE = (30, 15)  # trees without a gain after which learning stops, in one split or several
 _SMALL = 6000  # queries up to which users are cross-fitted
-_FEW = 5000  # queries up to which trees are small
-_LEAVES = (7, 15)  # of a small tree, and of a larger one
+_LINEAR_QUERIES = 3000  # to learn a linear score from
 _FOLDS = 5
+
+
+class Shape(NamedTuple):
+    """How an order is learned: where trees start, and their size.
+
+    is_linear: whether they start from a linear score; otherwise from the first part's ranks.
+    """
+
+    is_linear: bool
+    n_leaves: int
+
+
+_SHAPES = (Shape(True, 4), Shape(False, 7))  # for few queries, the simplest first
+_LARGE_SHAPES = (Shape(False, 15),)  # for more
 
 
 class Verdict(NamedTuple):
@@ -43,48 +58,112 @@ class Verdict(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """The text of the trees, and a verdict for each set of examples (None: too few queries)."""
+    """What orders candidates, and a verdict for each set of examples (None: too few queries).
+
+    text: of the trees. linear: the score from which they start.
+    """
 
     text: bytes
+    linear: LinearScore
     verdicts: list[Verdict | None]
 
 
-def learn_trees(examples: Sequence[Examples], names: list[str], seed: int) -> Learned | None:
-    """Return trees learned from sets of examples together, with a verdict on each set.
+def learn_order(examples: Sequence[Examples], names: list[str], seed: int) -> Learned | None:
+    """Return an order learned from sets of examples together, with a verdict on each set.
 
-    names: of the features. None if there are too few queries. Users are divided into five folds:
-    trees of three folds, with as many trees as suit a fourth, order the candidates of the fifth,
-    which compares them with the best part (a verdict); up to 6,000 queries each fold does so once,
-    beyond only the first. The trees that are returned learn from all users; their number is the
-    median of those runs.
+    names: of the features. None if there are too few queries or users. Users are divided into five
+    folds. Up to 6,000 queries, each fold in turn is the guard: it is ordered by what was learned
+    from all others, with the shape and the number of trees that are best on the others, each
+    ordered without itself. Beyond, one fold is the guard, one chooses, and three are learned from.
+    Users of the guard compare the order with the best part (a verdict). The order that is returned
+    is learned from all users.
     """
     data = _Data.of(examples)
     n_queries = len(data.sizes)
-    if n_queries < MIN_QUERIES:
-        return None
-    guards = range(_FOLDS if n_queries <= _SMALL else 1)
     fold = _assign_folds(examples, seed)
-    params = _params(n_queries)
-    bins, query_fold, n_trees = data.to_bins(names, params), fold[data.user], []
+    query_fold = fold[data.user]
+    if n_queries < MIN_QUERIES or len(np.unique(query_fold)) < 3:
+        return None
+    splits, guards = _divide(query_fold)
+    shapes = _shapes_for(n_queries)
+    bins = data.to_bins(names, _params(shapes[0].n_leaves))
+    runs = [_grow(data, bins, splits, shape) for shape in shapes]
     scores = [np.full(len(each.rows), np.nan) for each in examples]
     for guard in guards:
-        stop = (guard + 1) % _FOLDS
-        is_learning = (query_fold != guard) & (query_fold != stop)
-        booster = _train(params, data, bins, is_learning, query_fold == stop)
-        trees = parse_trees(_to_text(booster, booster.best_iteration), names)
+        run, n_trees = _choose(runs, splits, guard.choosers)
         for each, score in zip(examples, scores, strict=True):
-            in_guard = np.repeat(fold[each.user] == guard, np.diff(each.row_ptr))
-            score[in_guard] = score_rows(trees, each.rows[in_guard])
-        n_trees.append(booster.best_iteration)
-    count = max(1, int(np.median(n_trees)))
-    text = _to_text(_train(params, data, bins, None, None, count), count)
-    pairs = zip(examples, scores, strict=True)
-    return Learned(text, [_compare(each, score, fold, guards) for each, score in pairs])
+            in_guard = np.repeat(fold[each.user] == guard.fold, np.diff(each.row_ptr))
+            score[in_guard] = run.score(guard.split, n_trees, each.rows[in_guard], names)
+    run, n_trees = _choose(runs, splits, list(range(len(splits))))
+    everyone = _Split(np.ones(n_queries, bool), np.zeros(n_queries, bool))
+    final = _grow(data, bins, [everyone], run.shape, n_trees)
+    measured, pairs = [guard.fold for guard in guards], zip(examples, scores, strict=True)
+    verdicts = [_compare(each, score, fold, measured) for each, score in pairs]
+    return Learned(final.text(0, n_trees), final.linear[0], verdicts)
 
 
-def _to_text(booster: Any, n_trees: int) -> bytes:
-    """Return the text of the first trees of a LightGBM booster, as it is saved."""
-    return trim_text(booster.model_to_string(num_iteration=n_trees))
+def _shapes_for(n_queries: int) -> Sequence[Shape]:
+    """Return the shapes among which is chosen, the simplest first."""
+    return _SHAPES if n_queries <= _SMALL else _LARGE_SHAPES
+
+
+class _Split(NamedTuple):
+    """Flags of the queries that an order is learned from, and of those it is tried on."""
+
+    learns: Array
+    checks: Array
+
+
+class _Guard(NamedTuple):
+    """A fold of users that measures, and what it measures.
+
+    split: number of the split of which the order is measured. choosers: numbers of the splits of
+    which the checked queries choose shape and number of trees.
+    """
+
+    fold: int
+    split: int
+    choosers: list[int]
+
+
+class _Run(NamedTuple):
+    """Orders of one shape, learned in several splits.
+
+    gains: split x number of trees - 1, NDCG@10 of the queries that the split checks.
+    """
+
+    shape: Shape
+    boosters: list[Any]
+    linear: list[LinearScore]
+    gains: Array
+
+    def text(self, split: int, n_trees: int) -> bytes:
+        """Return the text of the first trees of a split, as it is saved."""
+        return trim_text(self.boosters[split].model_to_string(num_iteration=n_trees))
+
+    def score(self, split: int, n_trees: int, rows: Array, names: list[str]) -> Array:
+        """Return the score of each row of features by the first trees of a split."""
+        return score_rows(parse_trees(self.text(split, n_trees), names), self.linear[split], rows)
+
+
+def _divide(query_fold: Array) -> tuple[list[_Split], list[_Guard]]:
+    """Return which queries teach, choose and measure; query_fold: three folds at least."""
+    folds = np.unique(query_fold).tolist()
+    if len(query_fold) > _SMALL:
+        is_free = (query_fold != folds[0]) & (query_fold != folds[1])
+        return [_Split(is_free, query_fold == folds[1])], [_Guard(folds[0], 0, [0])]
+    splits = [_Split(query_fold != f, query_fold == f) for f in folds]
+    every = range(len(folds))
+    guards = [_Guard(folds[n], n, [k for k in every if k != n]) for n in every]
+    return splits, guards
+
+
+def _choose(runs: list[_Run], splits: list[_Split], choosers: list[int]) -> tuple[_Run, int]:
+    """Return the run, and the number of trees, with the best gain in some splits."""
+    weights = np.array([splits[number].checks.sum() for number in choosers])
+    means = [weights @ run.gains[choosers] for run in runs]
+    best = int(np.argmax([mean.max() for mean in means]))
+    return runs[best], 1 + int(means[best].argmax())
 
 
 class _Data(NamedTuple):
@@ -97,6 +176,11 @@ class _Data(NamedTuple):
     is_target: Array  # of each row
     sizes: Array  # rows of each query
     user: Array  # of each query
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of each row."""
+        return int(self.rows[0].shape[1])
 
     @classmethod
     def of(cls, examples: Sequence[Examples]) -> _Data:
@@ -127,6 +211,15 @@ class _Data(NamedTuple):
         """Return the numbers of the rows of flagged queries."""
         return np.flatnonzero(np.repeat(queries, self.sizes))
 
+    def take_rows(self, row_ids: Array) -> Array:
+        """Return the rows of features with these numbers, in rising order."""
+        ends = np.cumsum([len(rows) for rows in self.rows])
+        bounds = np.concatenate([[0], np.searchsorted(row_ids, ends)])
+        return np.concatenate([
+            rows[row_ids[a:b] - end + len(rows)]
+            for rows, end, a, b in zip(self.rows, ends, bounds[:-1], bounds[1:], strict=True)
+        ])  # fmt: skip
+
 
 def _assign_folds(examples: Sequence[Examples], seed: int) -> Array:
     """Return the fold (0 to 4) of each user number, at random."""
@@ -143,49 +236,91 @@ def _import_lightgbm() -> Any:
     return lightgbm
 
 
-def _params(n_queries: int) -> dict[str, Any]:
-    """Return LightGBM's parameters for so many queries."""
+def _params(n_leaves: int) -> dict[str, Any]:
+    """Return LightGBM's parameters for trees of this size; the objective is `LambdaRank`."""
     return {
-        "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
-        "num_leaves": _LEAVES[n_queries > _FEW], "min_data_in_leaf": 300,
+        "objective": "none", "metric": "ndcg", "eval_at": [10], "learning_rate": 0.05,
+        "num_leaves": n_leaves, "min_data_in_leaf": 300,
         "feature_fraction": 0.7, "bagging_fraction": 0.8, "bagging_freq": 1,
         "num_threads": thread_count(), "verbose": -1,
         "seed": 0, "deterministic": True, "force_col_wise": True, "zero_as_missing": False,
     }  # fmt: skip
 
 
-def _train(
-    params: dict[str, Any], data: _Data, bins: Any, learn: Array | None, stop: Array | None,
-    n_trees: int = _MAX_TREES,
-) -> Any:  # fmt: skip
-    """Return a LightGBM booster that orders candidates (LambdaMART, NDCG@10).
+def _grow(
+    data: _Data, bins: Any, splits: list[_Split], shape: Shape, n_trees: int | None = None
+) -> _Run:
+    """Return orders of a shape, learned in each split.
 
-    bins: the rows of `data` as a LightGBM dataset. learn, stop: flags of the queries that are
-    learned from, and of those on which the number of trees is chosen. learn None: all of them; stop
-    None: `n_trees` trees.
+    bins: the rows of `data` as a LightGBM dataset. n_trees: their number; None: they grow until
+    more of them do not better the mean gain of all checked queries.
     """
-    lightgbm = _import_lightgbm()
-    queries = np.ones(len(data.sizes), bool) if learn is None else learn
-    rows = data.find_rows(queries)
-    learning = bins if learn is None else bins.subset(rows)
-    objective = LambdaRank(data.is_target[rows], data.sizes[queries])
-    params = params | {"objective": objective}
-    if stop is None or not stop.any():
-        return lightgbm.train(params, learning, n_trees)
-    callbacks: list[Any] = [lightgbm.early_stopping(_PATIENCE, verbose=False)]
-    validation = bins.subset(data.find_rows(stop))
-    return lightgbm.train(params, learning, n_trees, valid_sets=[validation], callbacks=callbacks)
+    linear = [
+        _fit_linear(data, split.learns) if shape.is_linear else LinearScore.zero(data.n_features)
+        for split in splits
+    ]
+    pairs = zip(splits, linear, strict=True)
+    boosters = [_begin(data, bins, split, shape, score) for split, score in pairs]
+    objectives = [
+        LambdaRank(data.is_target[data.find_rows(split.learns)], data.sizes[split.learns])
+        for split in splits
+    ]
+    weights = np.array([split.checks.sum() for split in splits])
+    patience = _PATIENCE[len(splits) > 1]
+    gains: list[list[float]] = []
+    for _ in range(n_trees or _MAX_TREES):
+        for booster, objective in zip(boosters, objectives, strict=True):
+            booster.update(fobj=objective)
+        if n_trees is None:
+            gains.append([booster.eval_valid()[0][2] for booster in boosters])
+            means = np.array(gains) @ weights
+            if len(means) - 1 - int(means.argmax()) >= patience:
+                break
+    return _Run(shape, boosters, linear, np.array(gains).reshape(-1, len(splits)).T)
 
 
-def _compare(examples: Examples, scores: Array, fold: Array, guards: range) -> Verdict | None:
-    """Return the verdict on the trees' scores by users of the guard folds; None without any.
+def _begin(data: _Data, bins: Any, split: _Split, shape: Shape, linear: LinearScore) -> Any:
+    """Return a LightGBM booster without trees, which starts from a linear score."""
+    params = _params(shape.n_leaves)
+    start = None
+    if not linear.is_zero:
+        start = np.concatenate([start_scores(rows) + linear.predict(rows) for rows in data.rows])
 
-    scores: of each row, from trees that its user's fold took no part in; NaN elsewhere. The best
-    part is chosen, for each guard fold, by the users of all other folds.
+    def take(queries: Array) -> Any:
+        """Return the rows of flagged queries as a dataset with the bins of all rows."""
+        row_ids = data.find_rows(queries)
+        some = bins if queries.all() else bins.subset(row_ids, params).construct()
+        if start is not None:
+            some.set_init_score(start[row_ids])
+        return some
+
+    booster = _import_lightgbm().Booster(params, take(split.learns))
+    if split.checks.any():
+        booster.add_valid(take(split.checks), "checks")
+    return booster
+
+
+def _fit_linear(data: _Data, learns: Array) -> LinearScore:
+    """Return the linear score of flagged queries; of many, an even sample is taken."""
+    queries = np.flatnonzero(learns)
+    if len(queries) > _LINEAR_QUERIES:
+        queries = queries[np.linspace(0, len(queries) - 1, _LINEAR_QUERIES).astype(np.int64)]
+    is_sampled = np.zeros(len(learns), bool)
+    is_sampled[queries] = True
+    row_ids = data.find_rows(is_sampled)
+    rows = data.take_rows(row_ids)
+    return fit_linear(rows, data.is_target[row_ids], data.sizes[queries], start_scores(rows))
+
+
+def _compare(examples: Examples, scores: Array, fold: Array, guards: list[int]) -> Verdict | None:
+    """Return the verdict on scores of rows by users of the guard folds; None without any.
+
+    scores: of each row, from an order that its user's fold took no part in; NaN elsewhere. fold: of
+    each user. The best part is chosen, for each guard fold, by the users of all other folds.
     """
     gains = examples.gains(np.nan_to_num(scores, nan=-np.inf))
     query_fold = fold[examples.user]
-    differences, users, tree_gain, best_gain = [], [], [], []
+    differences, users, order_gain, best_gain = [], [], [], []
     for guard in guards:
         is_guard = query_fold == guard
         if not is_guard.any() or is_guard.all():
@@ -194,18 +329,28 @@ def _compare(examples: Examples, scores: Array, fold: Array, guards: range) -> V
         part_gain = examples.part_gain[is_guard, best]
         differences.append(gains[is_guard] - part_gain)
         users.append(examples.user[is_guard])
-        tree_gain.append(gains[is_guard])
+        order_gain.append(gains[is_guard])
         best_gain.append(part_gain)
     if not users:
         return None
     user, difference = np.concatenate(users), np.concatenate(differences)
-    different, number = np.unique(user, return_inverse=True)
-    sums, n = np.bincount(number, difference), len(different)
-    error = float(np.sqrt(n) * sums.std())  # of the sum: users are independent, queries are not
-    z = float(sums.sum() / error) if error > 0 else 0.0
+    z = _count_errors(user, difference, len(guards))
     best = _best_part(examples.part_gain)
-    gain, part = float(np.concatenate(tree_gain).mean()), float(np.concatenate(best_gain).mean())
-    return Verdict(best, gain, part, z, n)
+    gain, part = float(np.concatenate(order_gain).mean()), float(np.concatenate(best_gain).mean())
+    return Verdict(best, gain, part, z, len(np.unique(user)))
+
+
+def _count_errors(user: Array, difference: Array, n_guards: int) -> float:
+    """Return the mean difference of queries in standard errors.
+
+    Users are independent, queries of a user are not. Orders that were learned in several folds
+    share most of what they learned from, so their variance is raised by the ratio of users that
+    measure to users that learn (Nadeau and Bengio, 2003).
+    """
+    sums = np.bincount(np.unique(user, return_inverse=True)[1], difference)
+    inflation = 1.0 + 1.0 / (n_guards - 1) if n_guards > 1 else 1.0
+    error = float(np.sqrt(len(sums) * inflation) * sums.std())
+    return float(sums.sum() / error) if error > 0 else 0.0
 
 
 def _best_part(part_gain: Array) -> int:

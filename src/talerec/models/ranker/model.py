@@ -40,9 +40,9 @@ class _RankerState(RecommenderModel):
 
 @dataclass(eq=False, kw_only=True)
 class Ranker(_RankerState):
-    """Several models propose candidates, and gradient-boosted trees order them.
+    """Several models propose candidates, and a linear score with boosted trees orders them.
 
-    The trees learn from held-out rows what to make of the models' scores, of popularity in recent
+    They learn from held-out rows what to make of the models' scores, of popularity in recent
     windows, of the user's pace and of repeats. Where they do not beat the best model by two
     standard errors on users that took no part in learning, that model answers.
 

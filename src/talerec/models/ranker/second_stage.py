@@ -1,4 +1,4 @@
-"""The second stage: order candidates by trees, rank targets, and explain scores."""
+"""The second stage: order candidates by learned scores, rank targets, and explain scores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from talerec.features import feature_groups
 from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
+from talerec.models.ranker.linear import LinearScore
 from talerec.models.ranker.trees import Trees
 from talerec.ranking import Mask, rank_queries
 from talerec.runtime import Array, kernel, run_chunks, sized_chunks
@@ -21,7 +22,7 @@ _LOWEST_START = float(-_START * np.log(_UNRANKED + 3.0))  # its score before any
 
 
 class SecondStage(NamedTuple):
-    """Trees that order the candidates of the first stage.
+    """Trees, and the linear score they start from, that order the first stage's candidates.
 
     The score of a candidate (`score_rows`) does not depend on filters. Other items follow in the
     first part's order: such an item has the first part's score less its highest one, plus a number
@@ -30,11 +31,12 @@ class SecondStage(NamedTuple):
 
     first: FirstStage
     trees: Trees
+    linear: LinearScore
 
     @property
     def floor(self) -> float:
         """A score below that of every candidate, from which the scores of other items go down."""
-        return self.trees.lowest - self.trees.expected - 1.0
+        return self.trees.lowest - self.trees.expected - self.linear.bound - 1.0
 
     def rank(
         self, requests: Requests, mask: Mask, k: int, targets: Array | None = None
@@ -82,7 +84,7 @@ class SecondStage(NamedTuple):
         return items[:, :k], scores[:, :k], np.minimum(counts, k), ranks
 
     def score(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
-        """Return the trees' scores of candidates, and the highest score of the first part.
+        """Return the scores of candidates, and the highest score of the first part.
 
         The scores are request x column, -inf beyond the candidates of a request. The highest score
         that the first of the models below gives any item is one number per request; NaN without.
@@ -90,7 +92,7 @@ class SecondStage(NamedTuple):
         _, rows = self.first.build_features(requests, candidates)
         scores = np.full(candidates.items.shape, -np.inf)
         is_candidate = np.arange(candidates.items.shape[1]) < candidates.counts[:, None]
-        scores[is_candidate] = score_rows(self.trees, rows)
+        scores[is_candidate] = score_rows(self.trees, self.linear, rows)
         return scores, candidates.parts.tops[0, :, 0]
 
     def _append_others(
@@ -130,7 +132,7 @@ class SecondStage(NamedTuple):
         grid = np.ascontiguousarray(items[None, :], np.int32)
         candidates = self.first.score_candidates(history, grid, np.array([len(items)]))
         _, rows = self.first.build_features(requests, candidates)
-        scores = score_rows(self.trees, rows)
+        scores = score_rows(self.trees, self.linear, rows)
         return self.sum_by_group(rows), scores, candidates.parts.ranks[:, 0, :]
 
     def sum_by_group(self, rows: Array) -> Array:
@@ -140,7 +142,10 @@ class SecondStage(NamedTuple):
         that of an unranked item.
         """
         groups = feature_groups(self.first.sources)
-        sums = groups.sum_columns(self.trees.contributions(rows))
+        contributions = self.trees.contributions(rows)
+        if not self.linear.is_zero:
+            contributions += self.linear.contributions(rows)
+        sums = groups.sum_columns(contributions)
         sums[:, 0] += start_scores(rows) - _LOWEST_START
         return sums
 
@@ -177,12 +182,14 @@ def start_scores(rows: Array) -> Array:
     return scores
 
 
-def score_rows(trees: Trees, rows: Array) -> Array:
-    """Return the score of each row of features: the sum of its leaves and its start score.
+def score_rows(trees: Trees, linear: LinearScore, rows: Array) -> Array:
+    """Return the score of each row of features: the sum of its leaves, linear and start score.
 
-    It is 0 for the mean leaves of training rows and an item that the first part does not rank.
+    It is 0 for the mean leaves and the mean linear score of training rows, and an item that the
+    first part does not rank.
     """
-    return trees.predict(rows) + start_scores(rows) - (trees.expected + _LOWEST_START)
+    scores = trees.predict(rows) + start_scores(rows) - (trees.expected + _LOWEST_START)
+    return scores if linear.is_zero else scores + linear.predict(rows)
 
 
 def select_mask(mask: Mask, rows: Array) -> Mask:

@@ -24,6 +24,7 @@ from talerec.models.core import Fitted, Model, check_indptr, require
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.importance import describe_shares
 from talerec.models.ranker.learning import Verdict
+from talerec.models.ranker.linear import LinearScore
 from talerec.models.ranker.parts import build_parts, name_parts
 from talerec.models.ranker.second_stage import SecondStage
 from talerec.models.ranker.trees import parse_trees
@@ -38,13 +39,15 @@ _ARRAYS = ("parts", "repeats", "verdicts", "shares", "item_indptr", "item_times"
 
 
 class LearnedTrees(NamedTuple):
-    """The result of learning: texts of trees, verdicts, and shares of groups of features.
+    """The result of learning: trees, linear scores, verdicts, shares of groups of features.
 
-    texts: by kind of query, empty for none. verdicts: kind x (seen allowed, seen hidden). shares:
+    texts: of trees, by kind of query, empty for none. linear: by kind of query, the score from
+    which the trees start. verdicts: kind x (seen allowed, seen hidden). shares:
     kind x group, how much each group decides of the order.
     """
 
     texts: list[bytes]
+    linear: list[LinearScore]
     verdicts: list[list[Verdict | None]]
     shares: Array
 
@@ -78,14 +81,19 @@ class RankerState(NamedTuple):
         context = _restore_context(arrays, times)
         first = FirstStage(parts, times, bool(stored["repeats"][0]), size, context)
         texts = [_tree_text(arrays.get(f"{_PREFIX}trees{number}")) for number in range(len(KINDS))]
+        names = feature_names(first.sources)
+        linear = [
+            _restore_linear(arrays.get(f"{_PREFIX}linear{number}"), len(names))
+            for number in range(len(KINDS))
+        ]
         second = [
-            SecondStage(first, parse_trees(trees, feature_names(first.sources))) if trees else None
-            for trees in texts
+            SecondStage(first, parse_trees(trees, names), start) if trees else None
+            for trees, start in zip(texts, linear, strict=True)
         ]
         verdicts = _restore_verdicts(stored["verdicts"], len(parts))
         shares, shape = stored["shares"], (len(KINDS), len(feature_groups(first.sources).groups))
         require(shares.shape == shape and shares.dtype == np.float64, "shares have another shape")
-        return cls(text, first, second, LearnedTrees(texts, verdicts, shares))
+        return cls(text, first, second, LearnedTrees(texts, linear, verdicts, shares))
 
     def check(self) -> None:
         """Raise TalerecError if arrays of a part, loaded from an artifact, are inconsistent."""
@@ -171,9 +179,10 @@ def store(
         "item_times": times.times,
         "all_times": times.all_times,
     }
-    for number, trees in enumerate(trained.texts):
+    for number, (trees, linear) in enumerate(zip(trained.texts, trained.linear, strict=True)):
         if trees:
             arrays[f"trees{number}"] = np.frombuffer(trees, np.uint8)
+            arrays[f"linear{number}"] = linear.table
     if context.encoders:
         arrays["context"] = np.frombuffer(encoders_to_json(context.encoders), np.uint8)
         arrays |= {f"context_{name}": array for name, array in context.rows._asdict().items()}
@@ -207,6 +216,11 @@ def _restore_context(arrays: dict[str, Array], times: ItemTimes) -> ContextState
     rows = ContextRows(*(arrays[name] for name in names))
     rows.check(encoders, times.indptr)
     return ContextState(encoders, rows)
+
+
+def _restore_linear(table: Array | None, n_features: int) -> LinearScore:
+    """Return the linear score of a stored table; models saved earlier have none, which adds 0."""
+    return LinearScore.zero(n_features) if table is None else LinearScore.restore(table, n_features)
 
 
 def _as_text(codes: Array) -> str:

@@ -5,7 +5,7 @@
     python benchmarks/context.py leak DATA             # online-retail with its price as context
 
 Each line is one seed: NDCG@10 on test rows (leave-one-out) without the column and with it, and the
-difference in standard errors (users are the unit). Figures are in the README of this folder.
+difference in standard errors (users are the unit).
 """
 
 from __future__ import annotations

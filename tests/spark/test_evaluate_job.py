@@ -93,8 +93,45 @@ def test_the_command_prints_the_object_of_one_machine(session, machines, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
+@pytest.mark.parametrize(
+    ("plan", "on", "ties"),
+    [
+        ("every:2011-03-01", "test", "file"),
+        ("every:last:30%,100d", "test", "item"),
+        ("every:2011-03-01", "validation", "file"),
+        ("last:20%", "test", "file"),
+    ],
+)
+def test_every_row_is_ranked_as_on_one_machine(session, tmp_path, monkeypatch, plan, on, ties):
+    """Users who are new since the cutoff, first rows, weights, ties and tasks of few rows."""
+    from talerec import spark
+    from talerec.data import Histories
+
+    def chunks(self):
+        edges = list(range(0, len(self), 97))
+        return zip(edges, [*edges[1:], len(self)], strict=True)
+
+    worth = pl.Series("worth", np.random.default_rng(2).choice([0.0, 1.0, 5.0], 4_000))
+    rows = late_items(4_000).with_columns(worth)
+    source, log = write(rows, tmp_path / "log"), tr.Log.from_frame(rows, weight="worth")
+    model, options = tr.TALE(solver="local"), {"k": [1, 20], "on": on, "ties": ties}
+    expected = tr.evaluate_log(model, log, plan, **options)
+    if plan.startswith("every:"):
+        assert on != "test" or set(expected.frame["user"]) == {"known", "new"}
+        assert expected.first_rows["cases"] > 0
+    monkeypatch.setattr(Histories, "chunks", chunks)
+    cases, names = tmp_path / "cases.parquet", spark.Columns(weight="worth")
+    result = evaluate(tr.TALE(), source, plan, session, tmp_path, names=names, cases=cases,
+                      **options)  # fmt: skip
+    assert_same_figures(result, expected, *OURS)
+    loaded = tr.Evaluation.load(cases)
+    order = ["user_id", "window", "time", "target_rows", "rank", "novelty@20"]
+    ours = expected.frame.select(~cs.starts_with(*ONE_MACHINE))
+    assert_frame_equal(loaded.frame.sort(order), ours.sort(order), rel_tol=1e-12)
+
+
 def test_validation_rows_begin_at_the_same_time(session, tmp_path):
-    from talerec.data.split import splits
+    from talerec.data.split import every_row, splits
     from talerec.spark import ClusterRun, evaluate_job, log_columns, log_stats
 
     later = pl.col("timestamp") + pl.duration(microseconds=pl.int_range(900))
@@ -106,6 +143,9 @@ def test_validation_rows_begin_at_the_same_time(session, tmp_path):
     for when in np.quantile(log.time, [0.002, 0.9]).astype(int).tolist():
         start = evaluate_job._validation_start(run, stats, when)
         assert start == splits.find_earlier_cut(log, when)
+    for share in (0.001, 0.1, 0.5, 0.999):
+        start = evaluate_job._last_rows_start(run, stats, share)
+        assert start == every_row.find_cutoff(log, f"last:{share:%}")
     with pytest.raises(TalerecError, match="no row lies before the point of the split"):
         evaluate_job._validation_start(run, stats, int(log.time.min()))
 
@@ -121,6 +161,9 @@ def test_unsupported_models_splits_and_options_are_refused_in_one_line(session, 
         (tr.TALE(), "at:2010-06-01", {"ties": "random:0"}, "on Spark it takes file or item"),
         (tr.TALE(), "at:2010-06-01", {"on": "train"}, not_on),
         (tr.TALE(), "at:2040-01-01", {}, "no row lies after the point of the split"),
+        (tr.TALE(), "every:2040-01-01", {}, "no row lies after the point of the split"),
+        (tr.TALE(), "every:1990-01-01", {}, "no row lies before the point of the split"),
+        (tr.TALE(), "every:2040-01-01,9d", {}, "no row lies after the first window begins"),
         (tr.TALE(), "rolling:2040-01-01,9", {}, "no row lies after the first window begins"),
         (tr.TALE(), "rolling:2009-01-01,9999", {}, no_users),
     ):

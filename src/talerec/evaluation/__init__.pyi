@@ -6,6 +6,7 @@ from talerec.evaluation.evaluator import evaluate as evaluate
 from talerec.evaluation.evaluator import evaluate_log as evaluate_log
 from talerec.evaluation.evaluator import evaluate_splits as evaluate_splits
 from talerec.evaluation.evaluator import join_results as join_results
+from talerec.evaluation.first_rows import rank_first_rows as rank_first_rows
 from talerec.evaluation.impressions import attribute_clicks as attribute_clicks
 from talerec.evaluation.impressions import compare_candidate as compare_candidate
 from talerec.evaluation.impressions import count_rates as count_rates
@@ -45,7 +46,7 @@ from talerec.evaluation.trials import describe_setting as describe_setting
 from talerec.evaluation.tuning import check_tuning_ready as check_tuning_ready
 from talerec.evaluation.tuning import read_params as read_params
 from talerec.evaluation.tuning import tune as tune
-from talerec.evaluation.user_sums import USER_SUM_COLUMNS as USER_SUM_COLUMNS
 from talerec.evaluation.user_sums import merge_user_sums as merge_user_sums
 from talerec.evaluation.user_sums import sum_users as sum_users
 from talerec.evaluation.user_sums import tabulate_user_sums as tabulate_user_sums
+from talerec.evaluation.user_sums import user_sum_columns as user_sum_columns

@@ -18,10 +18,10 @@ import polars as pl
 
 from talerec import columns
 from talerec.evaluation.list_metrics import list_column_names
-from talerec.evaluation.queries import SPLIT_GROUPS, merge_sums, sum_cases
+from talerec.evaluation.queries import merge_sums, sum_cases
 from talerec.evaluation.result import Evaluation
 from talerec.evaluation.saved_results import METADATA
-from talerec.evaluation.user_sums import USER_SUM_COLUMNS, merge_user_sums, tabulate_user_sums
+from talerec.evaluation.user_sums import merge_user_sums, tabulate_user_sums, user_sum_columns
 from talerec.runtime import atomic_write
 
 _MERGE = 16  # sums of chunks that are added up at a time
@@ -85,8 +85,7 @@ class CaseFile:
     def _sum_users(self) -> Iterator[pl.DataFrame]:
         """Yield tables of sums over disjoint sets of users, read from the file."""
         cases = pl.scan_parquet(self._path)
-        names = [*USER_SUM_COLUMNS, *SPLIT_GROUPS]
-        cases = cases.select(name for name in cases.collect_schema() if name in names)
+        cases = cases.select(user_sum_columns(cases.collect_schema()))
         n_buckets = max(1, -(-self._n_cases // _BUCKET))
         for bucket in range(n_buckets):
             is_in = pl.col(columns.USER).hash() % n_buckets == bucket

@@ -14,7 +14,7 @@ from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, name_tie
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.case_file import CaseFile
-from talerec.evaluation.first_rows import rank_first_rows
+from talerec.evaluation.first_rows import answer_first_rows
 from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.list_metrics import Exposure, build_list_columns, read_categories
 from talerec.evaluation.log_splits import LogSplits
@@ -136,7 +136,7 @@ def _build_result(
         fixed_order_metrics={},
         frame=pl.DataFrame(),
         users_without_target=split.without,
-        first_row_ranks=rank_first_rows(split),
+        first_row_ranks=answer_first_rows(split),
     )
 
 

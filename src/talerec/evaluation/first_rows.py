@@ -14,15 +14,15 @@ import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data.split import Split
+from talerec.data.split import Cases, Split
 from talerec.evaluation.intervals import mean_intervals
 from talerec.evaluation.metrics import RANK, metric_expressions
 from talerec.evaluation.user_sums import sum_case_users
-from talerec.models.core import rank_targets
+from talerec.models.core import Model, rank_targets
 from talerec.models.counting import Trending
 
 
-def rank_first_rows(split: Split) -> pl.DataFrame | None:
+def answer_first_rows(split: Split) -> pl.DataFrame | None:
     """Return how trending items rank the first rows of new users; None without such rows.
 
     A frame with a row per case: the user's id, and the rank of its item (0: none).
@@ -30,12 +30,21 @@ def rank_first_rows(split: Split) -> pl.DataFrame | None:
     cases = split.first_rows
     if cases is None or not len(cases):
         return None
-    ranks = rank_targets(Trending().fit(split.train), cases.histories, cases.target).ranks[:, 0]
-    return pl.DataFrame({columns.USER: split.user_ids.gather(cases.user), RANK: ranks})
+    return rank_first_rows(Trending().fit(split.train), cases, split.user_ids)
+
+
+def rank_first_rows(model: Model, cases: Cases, users: pl.Series) -> pl.DataFrame:
+    """Return how a model ranks the targets of cases without a history.
+
+    users: the ids of all users. The frame has a row per case: the user's id, and the rank of its
+    item (0: none).
+    """
+    ranks = rank_targets(model, cases.histories, cases.target).ranks[:, 0]
+    return pl.DataFrame({columns.USER: users.gather(cases.user), RANK: ranks})
 
 
 def describe_first_rows(frame: pl.DataFrame | None, ks: Sequence[int]) -> dict[str, Any]:
-    """Return a summary of ranks of first rows (`rank_first_rows`); empty without such rows.
+    """Return a summary of ranks of first rows (`answer_first_rows`); empty without such rows.
 
     The dict has `cases` and `users` (their numbers), and `metrics` and `intervals` by name such as
     HR@10. `ks` are the cutoffs.

@@ -83,7 +83,7 @@ class Evaluation(Reportable):
         From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
     first_row_ranks
         For a split of every row: ranks of the first rows of new users, which are not among the
-        cases, in the order of trending items (see `rank_first_rows`); not saved.
+        cases, in the order of trending items (see `answer_first_rows`); not saved.
 
     Examples
     --------

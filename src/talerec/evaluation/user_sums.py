@@ -15,11 +15,9 @@ import polars as pl
 
 from talerec import columns
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
-from talerec.evaluation.queries import GROUPS, case_groups
+from talerec.evaluation.queries import GROUPS, SPLIT_GROUPS, case_groups
 from talerec.runtime import Array
 
-#: Columns of a frame of cases that a table of sums over users is computed from.
-USER_SUM_COLUMNS = (columns.USER, RANK, RANK_HIDDEN, *GROUPS)
 ALL_CASES = ("all", "all")  # the grouping and the group of a table's rows for all cases
 _ROUNDING = 1e-12  # relative to yy: smaller deviations are rounding errors
 _KEYS = ("list", "column", "group", "metric")  # columns that identify a row of a table
@@ -89,6 +87,12 @@ def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> 
 
 
 # -- tables of sums, for results without single cases ----------------------------------------------
+
+
+def user_sum_columns(names: Iterable[str]) -> list[str]:
+    """Return those columns of a frame of cases that `tabulate_user_sums` needs."""
+    needed = {columns.USER, RANK, RANK_HIDDEN, *GROUPS, *SPLIT_GROUPS}
+    return [name for name in names if name in needed]
 
 
 def tabulate_user_sums(frame: pl.DataFrame, ks: Sequence[int]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ Each case, a user's next row, is evaluated in the task that has the user's rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -15,15 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from talerec.data import DAY, Vocabulary
+from talerec.data import DAY, Log, Vocabulary, days_to_microseconds
 from talerec.data.split import (
     NoCasesError,
     SplitPlan,
     TimeWindow,
     earlier_cut_row,
+    no_history_error,
     no_users_error,
     no_window_error,
     require_both_sides,
@@ -38,6 +39,7 @@ from talerec.evaluation import (
     write_result,
 )
 from talerec.models.core import Model
+from talerec.models.counting import Trending
 from talerec.runtime import check_writable, sum_seconds
 from talerec.spark import messages
 from talerec.spark.evaluation_tasks import (
@@ -77,7 +79,7 @@ def evaluate(
     task_pairs: int = 8_000_000,
     solve_bytes: int = 4_000_000_000,
 ) -> Evaluation:
-    """Split a log by time, fit on the rows before, and evaluate each user's next row.
+    """Split a log by time, fit on the rows before, and evaluate users' next rows.
 
     Parameters
     ----------
@@ -86,7 +88,7 @@ def evaluate(
     source, names, core, drop_duplicates, ties
         The log, and how it is read and cleaned: as for `fit`.
     plan : SplitPlan or str
-        ``at:TIME`` or ``rolling:TIME,DAYS``.
+        ``at:TIME``, ``last:10%``, ``rolling:TIME,DAYS``, ``every:TIME`` or ``every:TIME,7d``.
     session, work, task_rows, task_pairs, solve_bytes
         Where it runs, and its task sizes: as for `fit`; `work` is by default the current folder.
     on, k, hide_seen, cases
@@ -125,10 +127,10 @@ def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
 
     on: "test" or "validation", which rows are evaluated.
     """
-    if plan.kind not in ("at", "rolling"):
+    if plan.kind == "leave-one-out":
         raise TalerecError(
             f"Spark does not split by {plan.text}; it takes splits by time: "
-            "at:TIME or rolling:TIME,DAYS"
+            "at:TIME, last:10%, rolling:TIME,DAYS or every:TIME"
         )
     plan.check(on)
     check_fit(model)
@@ -198,10 +200,26 @@ def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
 
     run: the Spark session, with the seconds of stages. stats: the log's rows as a Spark table
     (`events`), with counts. when: start of the test rows, microseconds. Training and validation
-    rows have the ratio of the rows before and after `when`; see `earlier_cut_row`. Rows are counted
-    by day, then by second of one day, then by microsecond.
+    rows have the ratio of the rows before and after `when`; see `earlier_cut_row`.
     """
-    events, number = stats.events.where(F.col("time") < when), None
+    events = stats.events.where(F.col("time") < when)
+    return _find_time(run, events, lambda before: earlier_cut_row(before, stats.n_rows))
+
+
+def _last_rows_start(run: ClusterRun, stats: LogStats, share: float) -> int:
+    """Return the time (microseconds) from which on the last rows lie, a share of all rows.
+
+    run: the Spark session. stats: the log's rows as a Spark table (`events`), with counts.
+    """
+    return _find_time(run, stats.events, lambda n_rows: n_rows - max(1, round(share * n_rows)))
+
+
+def _find_time(run: ClusterRun, events: DataFrame, find_row: Callable[[int], int]) -> int:
+    """Return the time (microseconds) of one row of a Spark table, by its number in time order.
+
+    find_row: from the number of rows to that number. Rows are counted by day, second, microsecond.
+    """
+    number = None
     with run.stage("read"):
         for width in (DAY, 1_000_000, 1):
             begin = F.col("time") - F.pmod("time", F.lit(width))
@@ -209,7 +227,7 @@ def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
             counts = pl.DataFrame(table).sort("begin")
             ends = np.cumsum(counts["count"].to_numpy())
             if number is None:
-                number = earlier_cut_row(int(ends[-1]) if len(ends) else 0, stats.n_rows)
+                number = find_row(int(ends[-1]) if len(ends) else 0)
             at = int(np.searchsorted(ends, number, "right"))
             number -= int(ends[at - 1]) if at else 0
             start = int(counts["begin"][at])
@@ -239,13 +257,13 @@ def _evaluate_windows(log: _EvaluationLog, plan: SplitPlan) -> list[_WindowResul
     TalerecError if there is no case at all.
     """
     results, (run, stats) = [], log[:2]
-    start = partial(_validation_start, run, stats)
-    windows = plan.windows(log.options.on, stats.unit, stats.time_range[1], start)
+    finders = (partial(find, run, stats) for find in (_validation_start, _last_rows_start))
+    windows = plan.windows(log.options.on, stats.unit, stats.time_range[1], *finders)
     for number, window in enumerate(windows):
         try:
             results.append(_evaluate_window(log, window, run.folder / f"window-{number}"))
         except NoCasesError:
-            if not window.is_rolling:
+            if not plan.has_windows:
                 raise
     if not results:
         raise no_window_error(windows[0].name)
@@ -267,7 +285,7 @@ def _evaluate_window(log: _EvaluationLog, window: TimeWindow, folder: Path) -> _
     stats = WindowStats.load(folder, count)
     require_both_sides(stats.n_train, log.stats.n_rows)
     if not stats.n_cases:
-        raise no_users_error()
+        raise no_history_error() if window.is_every_row else no_users_error()
     evaluation = _fit_training_rows(log, window, folder, stats)
     with run.stage("score"):
         run_on_partitions(run, count, lambda p: evaluation.evaluate_partition(p))
@@ -275,7 +293,9 @@ def _evaluate_window(log: _EvaluationLog, window: TimeWindow, folder: Path) -> _
     listed = [messages.read_array(folder, f"listed-{p}") for p in saved]
     frame = merge_sums((pl.read_parquet(evaluation.file("sums", p)) for p in saved), options.ks)
     shares = coverage(listed, len(options.model.item_ids), options.ks)
-    result = _build_result(options, window, stats, frame, shares)
+    first = [file for p in range(count) if (file := evaluation.file("first", p)).exists()]
+    ranks = pl.concat(map(pl.read_parquet, first)) if first else None
+    result = replace(_build_result(options, window, stats, frame, shares), first_row_ranks=ranks)
     return _WindowResult(result, {p: evaluation.file("cases", p) for p in saved})
 
 
@@ -321,10 +341,31 @@ def _fit_training_rows(
     counts[train.position] = train.item_counts
     messages.save_array(folder, "model_items", model_items)
     messages.save_array(folder, "item_counts", counts)
-    return WindowEvaluation(
+    evaluation = WindowEvaluation(
         log.rows, str(folder), str(path), window, options.ties, stats, train.mean_weight,
         options.ks, options.hide_seen, options.keep_cases,
     )  # fmt: skip
+    if window.is_every_row:
+        _fit_trending(run, train).save(evaluation.fallback, histories=False)
+    return evaluation
+
+
+def _fit_trending(run: ClusterRun, train: LogStats) -> Trending:
+    """Return trending items, fitted to the training rows on the cluster.
+
+    It is fitted to a log with one row per item, which has the weight of the item's latest rows.
+    train: the training rows as a Spark table, with counts.
+    """
+    model, (_, latest) = Trending(), train.time_range
+    recent = train.events.where(F.col("time") >= latest - days_to_microseconds(model.window))
+    weight = F.sum("weight") if "weight" in train.events.columns else F.count("item")
+    with run.stage("read"):
+        table = pl.DataFrame(recent.groupBy("item").agg(weight.alias("weight")).toArrow())
+    items, weights = Vocabulary(train.ids), np.zeros(len(train.ids))
+    weights[items.codes(table["item"])] = table["weight"].to_numpy()
+    rows = np.flatnonzero(weights)
+    columns = (np.array([0, len(rows)]), rows.astype(np.int32), np.full(len(rows), latest))
+    return model.fit(Log(*columns, Vocabulary(pl.Series([0])), items, weight=weights[rows]))
 
 
 def _build_result(

@@ -15,16 +15,26 @@ import numpy as np
 import polars as pl
 
 from talerec.data import Log, Vocabulary, count_ties
-from talerec.data.split import Cases, RowItems, TimeWindow, build_cases, find_targets
+from talerec.data.split import (
+    Cases,
+    EveryRow,
+    RowItems,
+    TimeWindow,
+    build_cases,
+    find_every_row,
+    find_targets,
+)
 from talerec.evaluation import (
     THIRDS,
-    USER_SUM_COLUMNS,
     CaseContext,
     build_case_rows,
     history_lengths,
+    merge_sums,
+    rank_first_rows,
     sum_cases,
     tabulate_user_sums,
     target_gaps,
+    user_sum_columns,
 )
 from talerec.models import load
 from talerec.models.core import rank_targets
@@ -71,7 +81,7 @@ def save_window_stats(rows: RowFiles, partition: int, window: TimeWindow, folder
     """
     log = rows.load_log(partition)
     is_train = log.time < window.when
-    cases = build_cases(log, RowItems(log.item), *find_targets(log, window))
+    cases = _build_cases(log, RowItems(log.item), window)
     counts = [np.count_nonzero(is_train), *count_ties(log.keep(is_train)), len(cases)]
     messages.save_array(folder, f"counts-{partition}", np.array(counts, np.int64))
     for name, values in (("gap", target_gaps(cases)), ("length", history_lengths(cases))):
@@ -110,6 +120,17 @@ def _third_bounds(arrays: Sequence[Array]) -> tuple[float, float]:
     return low, high
 
 
+def _build_cases(log: Log, items: RowItems, window: TimeWindow) -> Cases:
+    """Return the cases of a test period: a history, and the item that came next, its target.
+
+    Targets are each row of the period (a split every:TIME), or each user's first row in it. items:
+    the item of each row of the log.
+    """
+    if window.is_every_row:
+        return find_every_row(log, window).build_cases(log, items)
+    return build_cases(log, items, *find_targets(log, window))
+
+
 # -- evaluation ------------------------------------------------------------------------------------
 
 
@@ -138,43 +159,75 @@ class WindowEvaluation(NamedTuple):
         partition has no case. The rows of single cases are saved too, without `keep_cases` only the
         columns for sums over users.
         """
-        cases, users = self._load_cases(partition)
+        log, items = self._load_log(partition)
+        users = self.rows.load_user_ids(partition)
+        if self.window.is_every_row:
+            self._rank_first_rows(partition, find_every_row(log, self.window), log, items, users)
+        cases = _build_cases(log, items, self.window)
         if not len(cases):
             return
         model, counts = load(self.artifact), messages.map_array(self.folder, "item_counts")
         max_k = min(self.ks[-1], len(counts))
-        ranked = rank_targets(model, cases.histories, cases.target, max_k, hide_seen=self.hide_seen)
         context = CaseContext(
             self.ties, self.window.words, counts, self.stats.gap_thirds, self.stats.length_thirds
         )
-        frame = build_case_rows(
-            context, users, cases, ranked.ranks, ranked.items, self.ks,
-            hide_seen=self.hide_seen,
-        )  # fmt: skip
-        saved = frame if self.keep_cases else frame.select(USER_SUM_COLUMNS)
-        messages.save_frame(self.file("cases", partition), saved)
-        listed = best_ranks(ranked.items, len(counts))
+        frames, sums, lists = [], [], []
+        for a, b in cases.histories.chunks():
+            part = cases.slice(a, b)
+            ranked = rank_targets(
+                model, part.histories, part.target, max_k, hide_seen=self.hide_seen
+            )
+            frame = build_case_rows(
+                context, users, part, ranked.ranks, ranked.items, self.ks,
+                hide_seen=self.hide_seen,
+            )  # fmt: skip
+            frames.append(
+                frame if self.keep_cases else frame.select(user_sum_columns(frame.columns))
+            )
+            sums.append(sum_cases(frame, self.ks))
+            lists.append(ranked.items)
+        messages.save_frame(self.file("cases", partition), pl.concat(frames))
+        listed = best_ranks(np.concatenate(lists), len(counts))
         messages.save_array(self.folder, f"listed-{partition}", listed)
-        messages.save_frame(self.file("sums", partition), sum_cases(frame, self.ks))
+        merged = merge_sums(sums, self.ks, is_final=False)
+        messages.save_frame(self.file("sums", partition), merged)
+
+    def _rank_first_rows(
+        self, partition: int, rows: EveryRow, log: Log, items: RowItems, users: pl.Series
+    ) -> None:
+        """Save how trending items rank the first rows of a partition's new users, if any.
+
+        rows: those of the test period, in the log of the partition; items: of each of its rows;
+        users: the ids of its users.
+        """
+        cases = rows.build_first_rows(log, items)
+        if len(cases):
+            frame = rank_first_rows(load(self.fallback), cases, users)
+            messages.save_frame(self.file("first", partition), frame)
+
+    @property
+    def fallback(self) -> str:
+        """The path of the model that answers first rows of new users: trending items."""
+        return str(Path(self.folder) / "trending.tale")
 
     def file(self, name: str, partition: int) -> Path:
-        """Return the window's Parquet file of a partition; name: "cases" or "sums" (over cases)."""
+        """Return the window's Parquet file of a partition; name: cases, sums (over cases), first.
+
+        The latter has the ranks of first rows of new users.
+        """
         return Path(self.folder) / f"{name}-{partition}.parquet"
 
-    def _load_cases(self, partition: int) -> tuple[Cases, pl.Series]:
-        """Return a partition's cases, and the ids of its users.
+    def _load_log(self, partition: int) -> tuple[Log, RowItems]:
+        """Return a partition's rows, and the item of each row in the model, -1 for unknown ones.
 
-        A case has a user's rows before the test period as history, and the next row's item as
-        target. Items are numbered as in the model, -1 if it does not know them. Row weights are
-        divided by `mean_weight`.
+        Row weights are divided by `mean_weight`.
         """
         log = self.rows.load_log(partition)
         items = RowItems(messages.map_array(self.folder, "model_items")[log.item])
         weight = None
         if log.weight is not None and self.mean_weight is not None:
             weight = log.weight / self.mean_weight
-        cases = build_cases(replace(log, weight=weight), items, *find_targets(log, self.window))
-        return cases, self.rows.load_user_ids(partition)
+        return replace(log, weight=weight), items
 
 
 def save_user_sums(folder: str, partition: int, files: Sequence[Path], ks: Sequence[int]) -> None:
@@ -184,7 +237,8 @@ def save_user_sums(folder: str, partition: int, files: Sequence[Path], ks: Seque
     files nothing is saved. ks: list lengths of the metrics.
     """
     if files:
-        cases = pl.concat(pl.read_parquet(file, columns=list(USER_SUM_COLUMNS)) for file in files)
+        columns = user_sum_columns(pl.scan_parquet(files[0]).collect_schema().names())
+        cases = pl.concat(pl.read_parquet(file, columns=columns) for file in files)
         messages.save_frame(user_sums_file(folder, partition), tabulate_user_sums(cases, ks))
 
 

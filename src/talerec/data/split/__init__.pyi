@@ -2,7 +2,9 @@ from talerec.data.split.baskets import basket_splits as basket_splits
 from talerec.data.split.cases import Cases as Cases
 from talerec.data.split.cases import RowItems as RowItems
 from talerec.data.split.cases import build_cases as build_cases
+from talerec.data.split.every_row import EveryRow as EveryRow
 from talerec.data.split.every_row import every_row_split as every_row_split
+from talerec.data.split.every_row import find_every_row as find_every_row
 from talerec.data.split.plans import SplitPlan as SplitPlan
 from talerec.data.split.splits import Split as Split
 from talerec.data.split.splits import find_targets as find_targets
@@ -12,6 +14,7 @@ from talerec.data.split.windows import VALIDATION as VALIDATION
 from talerec.data.split.windows import NoCasesError as NoCasesError
 from talerec.data.split.windows import TimeWindow as TimeWindow
 from talerec.data.split.windows import earlier_cut_row as earlier_cut_row
+from talerec.data.split.windows import no_history_error as no_history_error
 from talerec.data.split.windows import no_users_error as no_users_error
 from talerec.data.split.windows import no_window_error as no_window_error
 from talerec.data.split.windows import require_both_sides as require_both_sides

@@ -7,6 +7,7 @@ is all earlier rows of its user, those after the cutoff too.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from talerec.data import (
     time_to_microseconds,
 )
 from talerec.data.split import windows
-from talerec.data.split.cases import build_cases, select_training_rows
+from talerec.data.split.cases import Cases, RowItems, build_cases, select_training_rows
 from talerec.data.split.splits import Split, find_earlier_cut, split_at_windows
-from talerec.data.split.windows import TEST, NoCasesError, TimeWindow
+from talerec.data.split.windows import TEST, TimeWindow
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array
 
@@ -79,7 +80,7 @@ def every_row_split(
     when = find_cutoff(log, moment)
     width = None if refit_every is None else parse_duration(refit_every, "refit_every")
     text = moment if isinstance(moment, str) else windows.format_time(when)
-    name = f"every:{text}" + ("" if refit_every is None else f",{refit_every.strip()}")
+    name = windows.every_row_name(text, refit_every)
     last = int(log.time.max())
     periods = windows.every_row_windows(
         name, when, width, last, on, lambda cut: find_earlier_cut(log, cut)
@@ -121,6 +122,59 @@ def parse_share(text: str) -> float:
     return share
 
 
+class EveryRow(NamedTuple):
+    """The rows of a test period, each of which is a target: one entry per row.
+
+    users    position of the row's user
+    targets  row number in the log
+    stop     the row after the user's earlier rows, which begin at row first[i]
+    is_case  whether the row has a history; in a log of sessions, one in its session
+    labels   groups of the rows by grouping, such as "user": numbers of the groups in their order
+    """
+
+    users: Array
+    targets: Array
+    first: Array
+    stop: Array
+    is_case: Array
+    labels: dict[str, Array]
+
+    def build_cases(self, log: Log, items: RowItems) -> Cases:
+        """Return a case for each row with a history; items: of each row of the log."""
+        labels = {name: codes[self.is_case] for name, codes in self.labels.items()}
+        return replace(self._build(log, items, self.is_case), labels=labels)
+
+    def build_first_rows(self, log: Log, items: RowItems) -> Cases:
+        """Return a case without history for each row of a user's first time; items: of all rows."""
+        return self._build(log, items, self.stop == self.first)
+
+    def _build(self, log: Log, items: RowItems, which: Array) -> Cases:
+        """Return cases of some rows, a mask; items: of each row of the log."""
+        rows = (self.users, self.targets, self.stop)
+        return build_cases(log, items, *(column[which] for column in rows))
+
+
+def find_every_row(log: Log, window: TimeWindow) -> EveryRow:
+    """Return the rows of a test period, from `window.when` to `window.end` (None: of the log).
+
+    A row whose user has earlier rows is a case. In a log of sessions, the earlier row is one of the
+    session.
+    """
+    train = log.time < window.when
+    is_held_out = ~train if window.end is None else ~train & (log.time < window.end)
+    targets = np.flatnonzero(is_held_out)
+    users = np.searchsorted(log.ptr, targets, "right") - 1
+    first = log.ptr[users]
+    stop = _first_simultaneous(log.time, targets, first)
+    is_case = stop > first
+    labels = {"user": np.where(train[first], KNOWN_USER, NEW_USER).astype(np.int8)}
+    if log.owners is not None or log.group is not None:  # the log has sessions
+        n_earlier = session_positions(log)[targets]
+        is_case &= n_earlier > 0
+        labels["position"] = np.searchsorted(_POSITION_BOUNDS, n_earlier).astype(np.int8)
+    return EveryRow(users, targets, first, stop, is_case, labels)
+
+
 def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
     """Return the split that trains on rows before a window, and holds out each row in it.
 
@@ -130,29 +184,16 @@ def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
     """
     train = log.time < window.when
     windows.require_both_sides(int(np.count_nonzero(train)), log.rows)
-    is_held_out = ~train if window.end is None else ~train & (log.time < window.end)
-    targets = np.flatnonzero(is_held_out)
-    users = np.searchsorted(log.ptr, targets, "right") - 1
-    first = log.ptr[users]
-    stop = _first_simultaneous(log.time, targets, first)
-    has_history = stop > first
-    labels = {"user": np.where(train[first], KNOWN_USER, NEW_USER)}
-    if log.owners is not None or log.group is not None:  # the log has sessions
-        n_earlier = session_positions(log)[targets]
-        has_history &= n_earlier > 0
-        labels["position"] = np.searchsorted(_POSITION_BOUNDS, n_earlier)
-    if not has_history.any():
-        raise NoCasesError("no row from the point of the split on has an earlier row of its user")
+    rows = find_every_row(log, window)
+    if not rows.is_case.any():
+        raise windows.no_history_error()
     log = log.normalize_weights(train)
     training, items = select_training_rows(log, train)
-    rows = (users, targets, stop)
-    cases = build_cases(log, items, *(column[has_history] for column in rows))
-    cases = replace(cases, labels={name: codes[has_history] for name, codes in labels.items()})
+    cases = rows.build_cases(log, items)
     test, validation = (cases, None) if on == TEST else (None, cases)
     return Split(
         window.name, log.users, training, validation, test, window=window.words,
-        first_rows=build_cases(log, items, *(column[stop == first] for column in rows)),
-        owners=log.owners,
+        first_rows=rows.build_first_rows(log, items), owners=log.owners,
     )  # fmt: skip
 
 

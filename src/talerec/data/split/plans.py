@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from talerec.data import Log, parse_duration, parse_time_text
+from talerec.data import Log, parse_duration, parse_time_text, time_to_microseconds
 from talerec.data.split import windows
 from talerec.data.split.every_row import LAST, every_row_split, find_cutoff, parse_share
 from talerec.data.split.splits import Split, leave_one_out, rolling_split, time_split
@@ -114,19 +114,43 @@ class SplitPlan:
         else:
             yield leave_one_out(log, refit=self.refit, target=self.target)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether a log is split several times, by consecutive test periods.
+
+        Such plans are rolling:TIME,DAYS and every:TIME,7d (`self.text`).
+        """
+        return self.kind == "rolling" or (self.kind == "every" and self._cutoff()[1] is not None)
+
     def windows(
-        self, on: str, unit: str, last: int, find_earlier_cut: FindEarlierCut
+        self,
+        on: str,
+        unit: str,
+        last: int,
+        find_earlier_cut: FindEarlierCut,
+        find_last_rows: Callable[[float], int],
     ) -> list[TimeWindow]:
-        """Return the test periods of at: or rolling:, without reading the rows of the log.
+        """Return the test periods of a split by time, without reading the rows of the log.
 
         on : the periods that are held out: "test" or "validation"
         unit, last : the log's time unit, and its last time in microseconds
         find_earlier_cut : function from the cutoff to the time at which the validation period
         begins
+        find_last_rows : function from a share to the time from which on that share of the rows lies
 
-        `self.text` is at:TIME, which has one period, or rolling:TIME,DAYS.
+        `self.text` is at:TIME, last:10%, rolling:TIME,DAYS, every:TIME or every:TIME,7d.
         """
         self.check(on)
-        if self.text.startswith("rolling:"):
+        if self.kind == "rolling":
             return windows.rolling_windows(*self._window(), unit, last, on)
-        return [windows.time_window(self._rest, unit, on, find_earlier_cut)]
+        if self.kind == "at":
+            return [windows.time_window(self._rest, unit, on, find_earlier_cut)]
+        text, refit_every = self._cutoff() if self.kind == "every" else (self.text, None)
+        is_share = text.startswith(LAST)
+        when = find_last_rows(parse_share(text)) if is_share else time_to_microseconds(text, unit)
+        if self.kind == "last":
+            window = windows.time_window(np.datetime64(when, "us"), unit, on, find_earlier_cut)
+            return [window._replace(name=self.text)]
+        name = windows.every_row_name(text, refit_every)
+        width = None if refit_every is None else parse_duration(refit_every, "refit_every")
+        return windows.every_row_windows(name, when, width, last, on, find_earlier_cut)

@@ -13,7 +13,7 @@ from talerec.errors import TalerecError
 TEST, VALIDATION = "test", "validation"
 
 _MAX_WINDOWS = 1000
-_ROLLING = "rolling:"
+EVERY, _ROLLING = "every:", "rolling:"
 
 #: From the time that splits a log to the earlier time that splits the rows before it likewise.
 FindEarlierCut = Callable[[int], int]
@@ -32,9 +32,9 @@ def require_held_out(on: str) -> None:
 class TimeWindow(NamedTuple):
     """The test period of a split by time: training rows lie before it, targets in it.
 
-    A target is a user's first row in the period, which the model has to predict from the user's
-    rows before it. A rolling split has several consecutive windows, each with its own training
-    rows.
+    A target is a user's first row in the period (or each row, see `is_every_row`), which the model
+    has to predict from the user's rows before it. A rolling split has several consecutive windows,
+    each with its own training rows.
     """
 
     name: str  # of the split
@@ -42,12 +42,12 @@ class TimeWindow(NamedTuple):
     end: int | None  # None: the end of the log
 
     @property
-    def is_rolling(self) -> bool:
-        """Whether it is one of the consecutive test periods of a rolling split.
+    def is_every_row(self) -> bool:
+        """Whether each row of the period is a target, and not only each user's first one.
 
-        Then `name`, the split's, is "rolling:TIME,DAYS".
+        Then `name`, the split's, is "every:TIME" or "every:TIME,7d".
         """
-        return self.name.startswith(_ROLLING)
+        return self.name.startswith(EVERY)
 
     @property
     def words(self) -> str:
@@ -98,6 +98,11 @@ def rolling_windows(
         raise TalerecError(message)
     last = first - 1 if last is None else last
     return _consecutive_windows(f"{_ROLLING}{cutoff},{days:g}", first, width, last, on)
+
+
+def every_row_name(cutoff: str, refit_every: str | None) -> str:
+    """Return the name of a split of every row from a cutoff on: every:TIME or every:TIME,7d."""
+    return f"{EVERY}{cutoff}" + ("" if refit_every is None else f",{refit_every.strip()}")
 
 
 def every_row_windows(
@@ -169,6 +174,11 @@ def require_both_sides(before: int, rows: int) -> None:
 def no_users_error() -> NoCasesError:
     """Return the error for a test period in which no user has a row to predict."""
     return NoCasesError("no user has rows on both sides of the point of the split")
+
+
+def no_history_error() -> NoCasesError:
+    """Return the error for a test period of every row without a row that has a history."""
+    return NoCasesError("no row from the point of the split on has an earlier row of its user")
 
 
 def no_window_error(name: str) -> TalerecError:

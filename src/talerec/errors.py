@@ -85,6 +85,10 @@ class UnknownIdError(TalerecError):
     """A user or an item that the model does not know."""
 
 
+class UndescribedItemsError(TalerecError):
+    """An item table says nothing that items of the log have in common."""
+
+
 class NotFittedError(TalerecError):
     """A model that is used before it is fitted."""
 

@@ -22,7 +22,7 @@ pytest.importorskip("sklearn", reason="the extra content is not installed")
 
 from talerec.models.content.features import ItemEncoder
 from talerec.models.content.moments import solve_bilinear, sum_moments
-from talerec.models.content.words import split_words
+from talerec.models.content.words import N_BUCKETS, hash_rows, split_words
 
 COLORS = ["red", "green", "blue", "black"]
 KINDS = ["tent", "stove", "lamp"]
@@ -292,6 +292,55 @@ def test_the_command_fits_recommends_and_explains(tmp_path: Path) -> None:
 )
 def test_words_are_those_of_any_script(text: str | None, words: str) -> None:
     assert split_words(pl.Series([text], dtype=pl.String)).to_list() == [words.split()]
+
+
+def test_counts_of_terms_are_those_of_a_hasher_of_every_row() -> None:
+    from sklearn.feature_extraction import FeatureHasher
+
+    draw = np.random.default_rng(0)
+    texts = [" ".join(f"w{i}" for i in draw.integers(0, 9, n)) for n in draw.integers(0, 6, 50)]
+    tags = [[f"T{i}" for i in draw.integers(0, 5, n)] for n in draw.integers(0, 4, 50)]
+    table = pl.DataFrame({"item_id": range(50), "title": texts, "tags": tags})
+    types = detect_columns(table)
+    hasher = FeatureHasher(N_BUCKETS, input_type="string", alternate_sign=False)
+    words = hasher.transform([text.split() for text in texts]).tocoo()
+    keys = [sorted({f"tags\x1f{tag.lower()}" for tag in row}) for row in tags]
+    categories = hasher.transform(keys).tocoo()
+    expected = dict(zip(zip(words.row, words.col, strict=True), words.data, strict=True))
+    for row, column, value in zip(categories.row, categories.col, categories.data, strict=True):
+        expected[row, column + N_BUCKETS] = value
+    counts = hash_rows(table, types).tocoo()
+    places = zip(counts.row, counts.col, strict=True)
+    assert dict(zip(places, counts.data, strict=True)) == expected
+
+
+def test_of_a_million_categories_the_most_frequent_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("talerec.models.content.features._MAX_TERMS", 3)
+    cells = [[f"rare {i}", "often" if i % 2 else "seldom", "always"] for i in range(60)]
+    table = pl.DataFrame({"item_id": range(60), "tags": cells})
+    types = detect_columns(table)
+    encoder = ItemEncoder.fit(table, types, 256)
+    assert len(encoder.terms) == 3
+    vectors = encoder.encode(table)
+    assert (vectors[::2] == vectors[0]).all()
+    assert (vectors[1::2] == vectors[1]).all()
+    assert not np.allclose(vectors[0], vectors[1])
+
+
+def test_the_reduction_keeps_the_largest_singular_values() -> None:
+    draw = np.random.default_rng(4)
+    topics = draw.integers(0, 6, 300)
+    words = 12 * topics[:, None] + draw.integers(0, 12, (300, 40))  # of 12 words of one topic
+    texts = [" ".join(f"w{word}" for word in row) for row in words.tolist()]
+    table = pl.DataFrame({"item_id": range(300), "title": texts})
+    encoder = ItemEncoder.fit(table, detect_columns(table), 6)
+    weighted = encoder._weigh(hash_rows(table, encoder.types)).toarray()
+    _, values, vectors = np.linalg.svd(weighted, full_matrices=False)
+    kept = np.linalg.norm(weighted @ encoder.projection.astype(float)) ** 2
+    assert kept >= (1 - 1e-6) * (values[:6] ** 2).sum()
+    assert np.allclose(encoder.projection.T @ encoder.projection, np.eye(6), atol=1e-5)
+    first = encoder.projection[:, 0].astype(float)
+    assert abs(first @ vectors[0]) > 1 - 1e-6
 
 
 def test_words_of_most_items_and_of_one_item_do_not_count() -> None:

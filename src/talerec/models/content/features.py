@@ -18,13 +18,14 @@ from talerec.data import (
     check_vectors,
     parse_dates,
 )
-from talerec.models.content.words import N_BUCKETS, hash_rows, import_sklearn
+from talerec.models.content.words import N_BUCKETS, hash_rows
 from talerec.runtime import Array, sized_chunks, sparse
 
 _MIN_ITEMS = 2  # items that must have a word; a new item can share any category
 _STOP_SHARE, _MIN_STOP_ITEMS = 0.4, 20  # a word of more items than this share, and number, is none
 _MAX_TERMS = 2**17  # words and categories that are used: the most frequent
-_MAX_SVD_ITEMS = 200_000  # items that the reduction is computed from
+_MAX_SVD_ITEMS = 100_000  # items that the reduction is computed from
+_SVD_STEPS, _OVERSAMPLING = 5, 10  # steps of the subspace, and dimensions beyond those returned
 _NUMBER_WEIGHT, _MAX_DEVIATION = 0.3, 3.0  # of numbers, in standard deviations
 _MAX_NUMBER = 1e150  # larger numbers count as this one: their squares have sums
 _BATCH = 20_000  # rows that are encoded at a time
@@ -64,13 +65,15 @@ class ItemEncoder:
     ARRAYS = ("terms", "idf", "projection", "center", "scale", "rotation")
 
     @classmethod
-    def fit(cls, table: pl.DataFrame, types: list[ItemColumn], dims: int) -> ItemEncoder:
+    def fit(
+        cls, table: pl.DataFrame, types: list[ItemColumn], dims: int, counts: Any = None
+    ) -> ItemEncoder:
         """Return the encoder with the document frequencies, scales and reduction of some items.
 
         table: their rows of the item table; types: of its columns. dims: the largest number of
-        dimensions of a vector.
+        dimensions of a vector. counts: `hash_rows` of the table, if it is known.
         """
-        counts = hash_rows(table, types)
+        counts = hash_rows(table, types) if counts is None else counts
         terms, idf = _weigh_terms(counts)
         values = _read_numbers(table, types)
         center = np.nan_to_num(_mean(values))
@@ -81,10 +84,14 @@ class ItemEncoder:
         weighted = encoder._weigh(counts)
         projection = _right_vectors(weighted, dims)
         encoder = cls(types, terms, idf, projection, center, scale, nothing)
-        width = sum(block.shape[1] for block in encoder._blocks(table[:1], weighted[:1]))
-        if width <= dims:
+        if encoder.dims <= dims:
             return encoder
-        rotation = _principal_axes(np.hstack(list(encoder._blocks(table, weighted))), dims)
+        width = encoder.dims
+        moments = np.zeros((width, width))
+        for a, b in sized_chunks(len(table), _BATCH):
+            dense = np.hstack(list(encoder._blocks(table[a:b], weighted[a:b])))
+            moments += dense.T @ dense
+        rotation = _principal_axes(moments, dims)
         return cls(types, terms, idf, projection, center, scale, rotation)
 
     @classmethod
@@ -96,14 +103,19 @@ class ItemEncoder:
         """Return the arrays by name, for saving."""
         return {name: getattr(self, name) for name in self.ARRAYS}
 
-    def encode(self, table: pl.DataFrame) -> Array:
+    def encode(self, table: pl.DataFrame, counts: Any = None) -> Array:
         """Return the vectors of rows of an item table: row x dimension, float32, of length 1.
 
-        A row without any known word, category, number or vector is 0. InvalidLogError for vectors
-        of another width than those of `fit`, or with numbers that are not finite.
+        counts: `hash_rows` of the table, if it is known. A row without any known word, category,
+        number or vector is 0. InvalidLogError for vectors of another width than those of `fit`, or
+        with numbers that are not finite.
         """
-        parts = [self._encode_batch(table[a:b]) for a, b in sized_chunks(len(table), _BATCH)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.dims), np.float32)
+        vectors = np.zeros((len(table), self.dims), np.float32)
+        for a, b in sized_chunks(len(table), _BATCH):
+            part = table[a:b]
+            hashed = hash_rows(part, self.types) if counts is None else counts[a:b]
+            vectors[a:b] = self._encode_batch(part, hashed)
+        return vectors
 
     @property
     def dims(self) -> int:
@@ -111,11 +123,12 @@ class ItemEncoder:
         if self.rotation.size:
             return int(self.rotation.shape[1])
         widths = (column.width for column in self.types)
-        return int(self.projection.shape[1] + len(self.center) + sum(widths))
+        n_term_dims = self.projection.shape[1] if len(self.terms) else 0
+        return int(n_term_dims + len(self.center) + sum(widths))
 
-    def _encode_batch(self, table: pl.DataFrame) -> Array:
-        """Return `encode` of a few rows."""
-        dense = np.hstack(list(self._blocks(table, self._weigh(hash_rows(table, self.types)))))
+    def _encode_batch(self, table: pl.DataFrame, counts: Any) -> Array:
+        """Return `encode` of a few rows; counts: their `hash_rows`."""
+        dense = np.hstack(list(self._blocks(table, self._weigh(counts))))
         if self.rotation.size:
             dense = dense @ self.rotation.astype(np.float64)
         return _scale_rows(dense).astype(np.float32)
@@ -177,21 +190,27 @@ def _weigh_terms(counts: Any) -> tuple[Array, Array]:
 def _right_vectors(weighted: Any, dims: int) -> Array:
     """Return the right singular vectors of the largest singular values: term x dimension.
 
-    weighted: row x term, sparse. With no more terms than `dims`, the identity.
+    weighted: row x term, sparse. With no more terms than `dims`, the identity. Otherwise a subspace
+    of some dimensions more is multiplied by X'X, with X every nth row, and made orthonormal, five
+    times from a random start; n is larger than 1 above 100,000 rows.
     """
     n_terms = weighted.shape[1]
-    n_dims = min(dims, n_terms, weighted.shape[0])
     if n_terms <= dims:
         return np.eye(n_terms, dtype=np.float32)
-    step = -(-weighted.shape[0] // _MAX_SVD_ITEMS)
-    svd = import_sklearn("decomposition").TruncatedSVD(n_dims, random_state=0)
-    vectors: Array = svd.fit(sparse.csr_matrix(weighted[::step])).components_.T
+    rows = sparse.csr_array(weighted[:: -(-weighted.shape[0] // _MAX_SVD_ITEMS)])
+    columns = sparse.csr_array(rows.T)
+    size = min(dims + _OVERSAMPLING, n_terms)
+    basis = np.random.default_rng(0).normal(size=(n_terms, size))
+    for _ in range(_SVD_STEPS):
+        basis = np.linalg.qr(columns @ (rows @ basis))[0]
+    image = rows @ basis
+    vectors = basis @ _principal_axes(image.T @ image, min(dims, weighted.shape[0])).astype(float)
     return np.ascontiguousarray(vectors, np.float32)
 
 
-def _principal_axes(dense: Array, dims: int) -> Array:
-    """Return the `dims` right singular vectors of a dense matrix with the largest values."""
-    _, vectors = np.linalg.eigh(dense.T @ dense)
+def _principal_axes(moments: Array, dims: int) -> Array:
+    """Return the `dims` eigenvectors of X'X with the largest values, as columns."""
+    _, vectors = np.linalg.eigh(moments)
     return np.ascontiguousarray(vectors[:, ::-1][:, :dims], np.float32)
 
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any, Self
 
 import numpy as np
 import polars as pl
 
-from talerec import columns
-from talerec.data import (
-    Histories,
-    ItemColumn,
-    Log,
-    Vocabulary,
-    detect_columns,
-    equal_rows,
-    median_interval,
-    replace_rows,
-    shape_rows,
-)
-from talerec.errors import TalerecError
+from talerec.data import Histories, ItemColumn, Log, detect_columns, median_interval
+from talerec.errors import TalerecError, UndescribedItemsError
 from talerec.gram import TaleWeighting
 from talerec.models.content.features import ItemEncoder
 from talerec.models.content.moments import Moments, add_similarity, solve_bilinear, sum_moments
+from talerec.models.content.new_items import extend_fitted, place_rows
 from talerec.models.content.shared import describe_shared
-from talerec.models.content.words import import_sklearn
+from talerec.models.content.words import hash_rows, import_sklearn
 from talerec.models.core import (
     ITEM_COLUMNS,
     LEARN,
     SCORE,
     SOLVE,
-    UNSEEN_ITEMS,
     FitCache,
     Model,
     last_rows,
@@ -40,6 +30,9 @@ from talerec.models.core import (
 )
 from talerec.ranking import Query, QueryArrays, Weights, make_block, recency_query
 from talerec.runtime import Array, Clock, kernel
+
+#: Kinds of columns of the item table that say nothing.
+UNUSED_KINDS = ("empty", "skipped")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -108,7 +101,7 @@ class Content(Model):
 
     def check_ready(self) -> None:
         """Raise TalerecError if scikit-learn is not installed."""
-        import_sklearn("decomposition")
+        import_sklearn("feature_extraction")
 
     def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
         """Learn from every row of a log, and from its item table; see `Model.fit`.
@@ -145,10 +138,12 @@ class Content(Model):
         types = find_types(log)
         assert log.info is not None
         has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
-        encoder = ItemEncoder.fit(log.info.filter(pl.Series(has_rows)), types, self.dims)
-        features = encoder.encode(log.info)
+        counts = hash_rows(log.info, types)
+        described = log.info.filter(pl.Series(has_rows))
+        encoder = ItemEncoder.fit(described, types, self.dims, counts[np.flatnonzero(has_rows)])
+        features = encoder.encode(log.info, counts)
         if not features[has_rows].any():
-            raise TalerecError(
+            raise UndescribedItemsError(
                 f"the item table says nothing of the log's items: 0 of {int(has_rows.sum()):,} have"
                 " a word, category, number or vector in common with another item",
                 "items",
@@ -217,7 +212,7 @@ class Content(Model):
 
     def describe_learned(self) -> list[str]:
         """Return a sentence on the columns of the item table that scores are made of."""
-        used = [f"{c.name} ({c.kind})" for c in self._types if c.kind not in _UNUSED]
+        used = [f"{c.name} ({c.kind})" for c in self._types if c.kind not in UNUSED_KINDS]
         return [f"Items are compared by {', '.join(used)}."] if used else []
 
     def add_items(self, table: pl.DataFrame) -> Self:
@@ -227,40 +222,22 @@ class Content(Model):
         are empty. A row of an item that the model has replaces its row, and its features.
         """
         fitted = self.fitted
-        assert fitted.info is not None
-        rows = shape_rows(table, fitted.info, fitted.items)
-        places = fitted.items.codes(rows[columns.ITEM])
-        is_same = equal_rows(rows, fitted.info[np.maximum(places, 0)]) & (places >= 0)
-        rows, places = rows.filter(pl.Series(~is_same)), places[~is_same]
-        is_new, n_items = places < 0, len(fitted.items)
-        n_new = int(is_new.sum())
-        places[is_new] = n_items + np.arange(n_new)
-        encoder = ItemEncoder.restore(self._types, fitted.weights.query_arrays)
-        features = np.pad(fitted.weights.matrix, ((0, 0), (0, n_new)))
-        features[:, places] = encoder.encode(rows).T
-        ids = pl.concat(
-            [fitted.items.ids, rows[columns.ITEM].filter(pl.Series(is_new)).alias("id")]
-        )
-        info, items = replace_rows(fitted.info, rows, places), Vocabulary(ids)
+        placed = place_rows(fitted, table)
+        features = np.pad(fitted.weights.matrix, ((0, 0), (0, placed.n_new)))
+        features[:, placed.positions] = self.encoder.encode(placed.rows).T
         weights = Weights(_feature_block(features.T), query_arrays=fitted.weights.query_arrays)
-        log = None if fitted.log is None else replace(fitted.log, items=items, info=info)
-        counts = fitted.stored_recent_counts
-        n_unseen = fitted.training.get(UNSEEN_ITEMS, 0) + n_new
-        training = {**fitted.training, "items": len(items), UNSEEN_ITEMS: n_unseen}
-        extended = replace(
-            fitted, weights=weights, items=items, info=info, log=log, training=training,
-            stored_recent_counts=None if counts is None else np.pad(counts, (0, n_new)),
-        )  # fmt: skip
-        return self.with_params().set_fitted(extended)
+        return self.with_params().set_fitted(extend_fitted(fitted, placed, weights))
+
+    @property
+    def encoder(self) -> ItemEncoder:
+        """What makes the features of items from rows of the item table."""
+        return ItemEncoder.restore(self._types, self.fitted.weights.query_arrays)
 
     def _check_loaded(self) -> None:
         """Raise TalerecError if arrays, loaded from an artifact, do not fit together."""
         weights, n_dims = self.fitted.weights, self.fitted.weights.blocks[0].sources
         shape = weights.query_arrays["bilinear"].shape
         require(shape == (n_dims, n_dims), f"bilinear has the shape {shape}, not {n_dims} square")
-
-
-_UNUSED = ("empty", "skipped")
 
 
 def find_types(log: Log) -> list[ItemColumn]:
@@ -276,6 +253,13 @@ def find_types(log: Log) -> list[ItemColumn]:
     has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
     described = log.info.filter(pl.Series(has_rows))
     return detect_columns(described, text=log.item_text, skip=log.item_skip)
+
+
+def is_described(log: Log) -> bool:
+    """Return whether content can be fitted: there are columns of items, and scikit-learn."""
+    if log.info is None or log.info.width < 2 or find_spec("sklearn") is None:
+        return False
+    return any(column.kind not in UNUSED_KINDS for column in find_types(log))
 
 
 def _feature_block(features: Array) -> Any:

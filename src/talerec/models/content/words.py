@@ -101,15 +101,30 @@ def hash_rows(table: pl.DataFrame, types: list[ItemColumn]) -> Any:
 
 def _hash_batches(table: pl.DataFrame, types: list[ItemColumn]) -> Iterator[Any]:
     """Yield the matrices of `hash_rows` for batches of rows, one at a time."""
-    hasher = _hasher()
     for a, b in sized_chunks(len(table), _BATCH):
         part = table[a:b]
         keys = [category_keys(*column) for column in row_categories(part, types).items()]
-        joined = pl.select(pl.concat_list(keys)).to_series().to_list() if keys else None
-        categories = joined or [[]] * len(part)
-        rows = (row_words(part, types).to_list(), categories)
-        counts = [hasher.transform(lists) for lists in rows]
+        counts = [_count_terms(row_words(part, types))]
+        no_keys = sparse.csr_array((len(part), N_BUCKETS))
+        counts.append(
+            _count_terms(pl.select(pl.concat_list(keys)).to_series()) if keys else no_keys
+        )
         yield sparse.hstack(counts, format="csr")
+
+
+def _count_terms(lists: pl.Series) -> Any:
+    """Return how often each row has the terms of each bucket: a CSR matrix, row x `N_BUCKETS`.
+
+    lists: the terms of each row. Each different term is hashed once.
+    """
+    rows = pl.DataFrame({"row": np.arange(len(lists), dtype=np.int64), "term": lists})
+    pairs = rows.explode("term").drop_nulls("term").group_by("row", "term").len()
+    terms = pairs["term"].unique()
+    buckets = pl.DataFrame({"term": terms, "bucket": np.array(hash_words(terms.to_list()), int)})
+    pairs = pairs.join(buckets, on="term").sort("row", "bucket")
+    values = pairs["len"].to_numpy().astype(np.float64)
+    places = (pairs["row"].to_numpy(), pairs["bucket"].to_numpy())
+    return sparse.coo_array((values, places), shape=(len(lists), N_BUCKETS)).tocsr()
 
 
 def hash_words(words: list[str]) -> list[int]:

@@ -120,9 +120,9 @@ def update(
         if log.trends is not None:
             counts = extend_trends(model.params, whole, merge.is_new, log.trends)
             whole = replace(whole, trends=counts)
-    weights, state, n_solved = _learn_rows(model, before, whole, merge.is_new, tolerance, clock)
     info = merge_item_tables(before.info, whole, items)
     whole = replace(whole, info=info)
+    weights, state, n_solved = _learn_rows(model, before, whole, merge.is_new, tolerance, clock)
     fit = (weights, whole.items, info, whole, before.solver, clock.seconds)
     model.set_fitted(Fitted(*fit, _updated_facts(before, whole), update_state=state))
     n_rows, n_bare = int(merge.is_new.sum()), _count_undescribed(info, merge.items)

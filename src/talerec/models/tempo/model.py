@@ -26,17 +26,16 @@ from talerec.models.core import (
     SCORE,
     SOLVE,
     FitCache,
-    Fitted,
     UpdateState,
     accept_former_names,
     is_auto,
     param,
 )
 from talerec.models.linear import dropout_penalty
+from talerec.models.tempo.content_model import ContentTakingModel
 from talerec.models.tempo.descriptions import describe_params
 from talerec.models.tempo.learning import learn_from_log
 from talerec.models.tempo.log_statistics import LogStatistics, read_repeat_factors
-from talerec.models.tempo.plan_cache import PlanCachingModel
 from talerec.models.tempo.popularity import PopularitySnapshots, TimedRows, build_snapshots
 from talerec.models.tempo.query import (
     FIRST_HORIZON,
@@ -45,10 +44,8 @@ from talerec.models.tempo.query import (
     QueryPlan,
     SnapshotArrays,
     assemble_weights,
-    check_weights,
     popularity_scale,
     scale_targets,
-    split_blocks,
 )
 from talerec.models.tempo.query_params import FitConstants, QueryParams
 from talerec.models.tempo.tie_order import TieOrder, find_tie_order
@@ -61,7 +58,7 @@ logger = logging.getLogger("talerec")
 
 @accept_former_names
 @dataclass(eq=False, kw_only=True)
-class Tempo(PlanCachingModel):
+class Tempo(ContentTakingModel):
     """Scores are x @ [B; I; P]: what follows the history, repeats, and current popularity.
 
     B = (G + diag(reg + p/(1-p) diag(G)))^-1 (K + c K'), with TALE's G = S'S and K = S'T, and p the
@@ -120,6 +117,11 @@ class Tempo(PlanCachingModel):
     )  # fmt: skip
     learn: str = param(
         "auto", "learn the weights of lags, repeats and popularity by validation; off: defaults",
+        choices=("auto", "off"), stage=SOLVE,
+    )  # fmt: skip
+
+    content: str = param(
+        "auto", "score new items by the item table, if held-out queries gain; off: ids alone",
         choices=("auto", "off"), stage=SOLVE,
     )  # fmt: skip
 
@@ -250,7 +252,8 @@ class Tempo(PlanCachingModel):
             statistics, rows = self.measure(log), TimedRows.from_log(log)
             decay = self._fixed.decay if self._fixed else self.pace * statistics.median_interval
             measured = (make_block(item_weights), statistics, decay, params, log.counts())
-            return assemble_weights(*measured, lambda h: build_snapshots(rows, self.span, h))
+            weights = assemble_weights(*measured, lambda h: build_snapshots(rows, self.span, h))
+        return weights if self._fixed is None else self.restore_content(weights, log)
 
     def _fit_holdout(
         self, train: Log, target_mask: Array, is_joint: bool, cache: FitCache
@@ -333,13 +336,6 @@ class Tempo(PlanCachingModel):
             return weights.matrix
         return scale_targets(weights.blocks[0], 1 / popularity_scale(log.counts(), params)).matrix
 
-    def _upgrade_fitted(self, fitted: Fitted) -> Fitted:
-        return replace(fitted, weights=split_blocks(fitted.weights))
-
-    def _check_loaded(self) -> None:
-        super()._check_loaded()
-        check_weights(self.fitted.weights)
-
     # -- queries --
     def query(self, histories: Histories) -> Query:
         """Return x of each history, over rows of [B; I; P]; row weights multiply those of B."""
@@ -348,7 +344,7 @@ class Tempo(PlanCachingModel):
         if histories.weight is not None:
             is_item = x.source < weights.items
             x.weight[is_item] *= latest_row_weights(weights, histories, self.max_history)
-        return x
+        return self.append_content(x, histories)
 
     @property
     def _plan(self) -> QueryPlan:
@@ -387,7 +383,8 @@ class Tempo(PlanCachingModel):
     def base_scores(self, history: Histories, targets: Array) -> Array | None:
         """Return what popularity adds to the scores of items; None if it has no weight."""
         has_popularity = self.popularity_weight != 0 and len(self._snapshots.lifetime) > 0
-        return super().base_scores(history, targets) if has_popularity else None
+        has_base = has_popularity or self._content is not None
+        return super().base_scores(history, targets) if has_base else None
 
     def describe_learned(self) -> list[str]:
         """Return sentences on learned query parameters; empty if `learn` is off."""

@@ -1,0 +1,317 @@
+"""Content and newness in tempo's scores: items that nobody has taken yet are scored, too.
+
+To the score of item i, of class c by its training rows (none, few, many), tempo adds
+
+    weight_c * (z_i + freshness * exp(-age_i / lifetime))
+
+with z_i the score of `Content` for the history, less its mean over all items and in its standard
+deviations, and age_i the days from the item's date, a column of the item table, to the request;
+before its date, the second term is 0. It does so for requests after the end of the training rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from talerec.data import DATE, DAY, UNTIMED, Histories, ItemColumn, parse_dates
+from talerec.models.content import Content, ItemEncoder, encode_queries
+from talerec.models.core import require
+from talerec.ranking import Block, Query, Weights, make_block, recency_query
+from talerec.runtime import Array, sparse
+
+#: Number of the first block of content; the second one holds freshness.
+CONTENT_BLOCK = 3
+
+FEW_ROWS = 5  # training rows from which an item has many
+_PREFIX = "content_"
+_NO_DATE = 1e18  # days, in saved models
+_RECENCY = Content().recency  # decay length of history weights, in rows
+_MAX_BUCKETS = 400  # of dates after the end of the training rows
+_MAX_AGE = 30.0  # lifetimes after which an item is no longer fresh
+
+
+class ContentWeights(NamedTuple):
+    """How content counts: by class of items (none, few, many training rows), and freshness.
+
+    by_class: three numbers. freshness: of an item on its date. lifetime: days to 1/e.
+    """
+
+    by_class: tuple[float, float, float]
+    freshness: float
+    lifetime: float
+
+
+@dataclass(frozen=True, eq=False)
+class ItemScores:
+    """What scores by content are made of, as arrays that are saved with the model.
+
+    Parameters
+    ----------
+    encoder : ItemEncoder
+        Makes the vectors of further items.
+    bilinear : array
+        A of the scores history @ F A F', dimension x dimension.
+    features : float32 array
+        F', dimension x item.
+    classes : int8 array
+        The class of each item: 0, 1, 2 for none, few, many training rows.
+    days : array
+        The date of each item, in days since 1970; NaN for none.
+    weights : ContentWeights
+        How content counts.
+    log_end : int
+        The time of the last training row, in microseconds since 1970.
+    """
+
+    encoder: ItemEncoder
+    bilinear: Array
+    features: Array
+    classes: Array
+    days: Array
+    weights: ContentWeights
+    log_end: int
+
+    @classmethod
+    def build(cls, model: Content, counts: Array, weights: ContentWeights) -> ItemScores:
+        """Return the scores of a fitted model of content; counts: training rows of its items."""
+        fitted = model.fitted
+        assert fitted.info is not None
+        arrays = fitted.weights.query_arrays
+        return cls(
+            model.encoder, arrays["bilinear"], fitted.weights.matrix, classify_items(counts),
+            read_days(fitted.info, model.encoder.types), weights, int(fitted.training["last_time"]),
+        )  # fmt: skip
+
+    @classmethod
+    def restore(cls, arrays: dict[str, Array], types: list[ItemColumn]) -> ItemScores | None:
+        """Return the scores that `to_arrays` stored; None if there are none.
+
+        types: of the columns of the item table.
+        """
+        if f"{_PREFIX}weights" not in arrays:
+            return None
+        stored = {
+            name.removeprefix(_PREFIX): array
+            for name, array in arrays.items()
+            if name.startswith(_PREFIX)
+        }
+        new, few, many, freshness, lifetime = stored["weights"].tolist()
+        days = np.where(stored["days"] == _NO_DATE, np.nan, stored["days"])
+        return cls(
+            ItemEncoder.restore(types, stored), stored["bilinear"], stored["features"],
+            stored["classes"], days, ContentWeights((new, few, many), freshness, lifetime),
+            int(stored["log_end"][0]),
+        )  # fmt: skip
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Return the arrays that a model stores, by name."""
+        by_class, freshness, lifetime = self.weights
+        arrays = {
+            **self.encoder.arrays(),
+            "bilinear": self.bilinear,
+            "features": self.features,
+            "classes": self.classes,
+            "days": np.nan_to_num(self.days, nan=_NO_DATE),
+            "weights": np.array([*by_class, freshness, lifetime]),
+            "log_end": np.array([self.log_end]),
+        }
+        return {_PREFIX + name: array for name, array in arrays.items()}
+
+    def check(self, n_items: int) -> None:
+        """Raise TalerecError if arrays, read from an artifact, do not fit together."""
+        n_dims = len(self.features)
+        require(self.features.shape == (n_dims, n_items), "content_features has another shape")
+        require(self.bilinear.shape == (n_dims, n_dims), "content_bilinear has another shape")
+        require(self.classes.shape == (n_items,), "content_classes has another length")
+        require(np.isin(self.classes, (0, 1, 2)).all(), "content_classes are not 0, 1 or 2")
+        require(self.days.shape == (n_items,), "content_days has another length")
+        require(self.weights.lifetime > 0, "content_weights has a lifetime that is not above 0")
+
+    def with_rows(self, table: pl.DataFrame, positions: Array, n_items: int) -> ItemScores:
+        """Return the scores with new or replaced rows of the item table.
+
+        table: the rows. positions: of their items, of `n_items`. Further items have no rows in the
+        training log.
+        """
+        n_new = n_items - len(self.classes)
+        features = np.pad(self.features, ((0, 0), (0, n_new)))
+        features[:, positions] = self.encoder.encode(table).T
+        days = np.pad(self.days, (0, n_new), constant_values=np.nan)
+        days[positions] = read_days(table, self.encoder.types)
+        classes = np.pad(self.classes, (0, n_new))
+        return replace(self, features=features, days=days, classes=classes)
+
+    # -- scores --
+
+    @property
+    def reference(self) -> float:
+        """The time of the last training row, in days since 1970."""
+        return self.log_end / DAY
+
+    @cached_property
+    def mean(self) -> Array:
+        """The mean vector of all items."""
+        return np.asarray(self.features.mean(axis=1, dtype=np.float64))
+
+    @cached_property
+    def covariance(self) -> Array:
+        """The covariance of the vectors of all items: dimension x dimension."""
+        n_dims, n_items = self.features.shape
+        total = np.zeros((n_dims, n_dims))
+        for a in range(0, n_items, 2**16):
+            part = self.features[:, a : a + 2**16].astype(np.float64) - self.mean[:, None]
+            total += part @ part.T
+        covariance: Array = total / max(n_items, 1)
+        return covariance
+
+    @cached_property
+    def edges(self) -> Array:
+        """The day from which the items of each bucket of freshness count, ascending.
+
+        The first bucket has all items with a date up to the end of the training rows.
+        """
+        last = self.reference + _MAX_AGE * self.weights.lifetime
+        later = np.unique(self.days[(self.days > self.reference) & (self.days <= last)])
+        step = -(-len(later) // _MAX_BUCKETS)
+        return np.concatenate([[self.reference], later[::-1][:: max(step, 1)][::-1]])
+
+    def encode(self, weights: Weights, histories: Histories, max_history: int) -> Array:
+        """Return each history's codes, history x dimension: z of item i is code @ F_i.
+
+        weights: with the items. The codes are divided by the standard deviation of their scores; 0
+        for a history without content.
+        """
+        times = histories.moments(joint=True)
+        x = recency_query(weights, histories, times, _RECENCY, max_history).rows()
+        codes = encode_queries(x, self.features, self.bilinear)
+        variance = np.einsum("qd,de,qe->q", codes, self.covariance, codes)
+        deviation = np.sqrt(np.maximum(variance, 0.0))[:, None]
+        scaled: Array = np.divide(codes, deviation, np.zeros_like(codes), where=deviation > 1e-12)
+        return scaled
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks of weights: of content, and of freshness by bucket of dates.
+
+        Rows of the first are the dimensions of F, and one of ones for the mean; those of the second
+        the buckets of `edges`. Both are multiplied by the weight of each item's class.
+        """
+        factor = np.array(self.weights.by_class)[self.classes]
+        n_items = len(factor)
+        values = np.vstack([self.features, np.ones((1, n_items), np.float32)])
+        content = make_block(
+            np.ascontiguousarray(values * factor.astype(np.float32), np.float32),
+            source_item=np.full(len(values), -1, np.int32),
+        )
+        edges, lifetime = self.edges, self.weights.lifetime
+        bucket = np.searchsorted(edges, self.days)  # NaN comes last
+        age = self.reference - np.nan_to_num(self.days, nan=-np.inf)
+        fresh = np.exp(-np.maximum(age, -_MAX_AGE * lifetime) / lifetime)
+        fresh *= self.weights.freshness * factor
+        items = np.flatnonzero((bucket < len(edges)) & (fresh != 0))
+        matrix = sparse.csr_array(
+            (fresh[items].astype(np.float32), (bucket[items], items)), shape=(len(edges), n_items)
+        )
+        return [content, make_block(matrix, source_item=np.full(len(edges), -1, np.int32))]
+
+    def append_to(
+        self, x: Query, weights: Weights, histories: Histories, max_history: int
+    ) -> Query:
+        """Return queries with the sources of content and freshness added.
+
+        x: of the other blocks. Requests up to the end of the training rows stay as they are.
+        histories without request times are queried after it.
+        """
+        days = np.full(len(histories), self.reference)
+        is_after = np.ones(len(histories), bool)
+        if histories.now is not None:
+            is_after = (histories.now > self.log_end) | (histories.now <= UNTIMED)
+            days = np.maximum(histories.now / DAY, self.reference)
+        if not is_after.any():
+            return x
+        codes = self.encode(weights, histories, max_history)
+        codes = np.column_stack([codes, -codes @ self.mean])
+        has_code = is_after & codes.any(axis=1)
+        n_buckets = np.searchsorted(self.edges, days, side="right") * is_after
+        n_buckets *= self.weights.freshness > 0
+        first = weights.first_source(CONTENT_BLOCK)
+        content = _repeat_ranges(first, has_code * codes.shape[1])
+        decay = np.exp(-(days - self.reference) / self.weights.lifetime)
+        fresh = _repeat_ranges(first + codes.shape[1], n_buckets)
+        return join_queries(
+            [
+                x,
+                Query(content.ptr, content.source, codes[has_code].ravel()),
+                Query(fresh.ptr, fresh.source, np.repeat(decay, n_buckets)),
+            ]
+        )
+
+
+def _repeat_ranges(first: int, sizes: Array) -> Query:
+    """Return queries with as many sources as `sizes` says, from `first` on, with weight 1."""
+    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    source = np.arange(ptr[-1]) - np.repeat(ptr[:-1], sizes) + first
+    return Query(ptr, source, np.ones(len(source)))
+
+
+def join_queries(queries: list[Query]) -> Query:
+    """Return one query per history with the sources of several queries, in their order.
+
+    No source may be in two of them.
+    """
+    sizes = np.array([np.diff(x.ptr) for x in queries])  # query x history
+    ptr = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))]).astype(np.int64)
+    source, weight = np.empty(ptr[-1], np.int64), np.empty(ptr[-1])
+    start = ptr[:-1].copy()
+    for x, size in zip(queries, sizes, strict=True):
+        at = np.arange(len(x.source)) + np.repeat(start - x.ptr[:-1], size)
+        source[at], weight[at] = x.source, x.weight
+        start += size
+    return Query(ptr, source, weight)
+
+
+def classify_items(counts: Array) -> Array:
+    """Return the class of each item by its training rows: 0 for none, 1 for few, 2 for many."""
+    return ((counts > 0).astype(np.int8) + (counts >= FEW_ROWS)).astype(np.int8)
+
+
+def read_days(table: pl.DataFrame, types: list[ItemColumn]) -> Array:
+    """Return the first date of each row of an item table, in days since 1970; NaN for none."""
+    for column in types:
+        if column.kind == DATE:
+            days = parse_dates(table[column.name]).cast(pl.Int32).cast(pl.Float64)
+            filled: Array = days.fill_null(np.nan).to_numpy()
+            return filled
+    return np.full(len(table), np.nan)
+
+
+def pad_weights(weights: Weights, n_items: int) -> list[Block]:
+    """Return tempo's three blocks for more items, which have no weights.
+
+    The further items have the last positions.
+    """
+    items, repeats, snapshots = weights.blocks[:CONTENT_BLOCK]
+    n_new = n_items - weights.items
+    if not n_new:
+        return [items, repeats, snapshots]
+    matrix = items.matrix
+    if isinstance(matrix, np.ndarray):
+        wide: Any = np.pad(matrix, ((0, n_new), (0, n_new)))
+    else:
+        indptr = np.pad(matrix.indptr, (0, n_new), mode="edge")
+        wide = sparse.csr_array((matrix.data, matrix.indices, indptr), shape=(n_items, n_items))
+    shares = snapshots.matrix
+    if isinstance(shares, np.ndarray):
+        wide_shares: Any = np.pad(shares, ((0, 0), (0, n_new)))
+    else:
+        shape = (shares.shape[0], n_items)
+        wide_shares = sparse.csr_array((shares.data, shares.indices, shares.indptr), shape=shape)
+    return [
+        make_block(wide),
+        replace(repeats, items=n_items),
+        make_block(wide_shares, source_item=np.full(shares.shape[0], -1, np.int32)),
+    ]

@@ -1,0 +1,165 @@
+"""A base class of tempo that takes content in: fit, updates and new items."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+
+from talerec.data import Histories, ItemColumn, Log
+from talerec.errors import UndescribedItemsError
+from talerec.models.content import Content, extend_fitted, is_described, place_rows
+from talerec.models.core import AUTO, ITEM_COLUMNS, UNSEEN_ITEMS, FitCache, Fitted, require
+from talerec.models.tempo.content import (
+    CONTENT_BLOCK,
+    ItemScores,
+    classify_items,
+    pad_weights,
+    read_days,
+)
+from talerec.models.tempo.content_learning import DIMS, learn_content_weights
+from talerec.models.tempo.plan_cache import PlanCachingModel
+from talerec.models.tempo.query import check_weights, split_blocks
+from talerec.ranking import DenseBlock, Query, Weights
+
+_MAX_ITEMS = 200_000  # of log and item table, up to which a query's cost is bearable
+_MAX_DENSE = 12_000  # if item-item weights are stored densely
+
+
+class ContentTakingModel(PlanCachingModel):
+    """A model that adds scores by content, where held-out queries gain from them.
+
+    Content is learned only where the item table has items without rows in the log.
+    """
+
+    content: str
+    _scores_cache: tuple[Fitted, ItemScores | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_scores_cache"}
+
+    @property
+    def scores_catalogue(self) -> bool:
+        """Whether the fit took content in, so that items without rows have scores."""
+        return self._fitted is not None and self._content is not None
+
+    @property
+    def _content(self) -> ItemScores | None:
+        """The scores by content of the fit; None without. Cached for the fit."""
+        if self._scores_cache is None or self._scores_cache[0] is not self.fitted:
+            types = [ItemColumn(**each) for each in self.fitted.training.get(ITEM_COLUMNS, [])]
+            arrays = self.fitted.weights.query_arrays
+            self._scores_cache = (self.fitted, ItemScores.restore(arrays, types))
+        return self._scores_cache[1]
+
+    def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
+        """Learn from every row of a log, and from its item table; see `RecommenderModel.fit`."""
+        self._fitted = None
+        super().fit(log, cache=cache)
+        fitted_log = self.fitted.log
+        assert fitted_log is not None
+        if self.content == AUTO and self._can_take_content(fitted_log):
+            self._take_in_content(fitted_log.with_catalogue())
+        return self
+
+    def _take_in_content(self, log: Log) -> None:
+        """Add scores by content to the fit, if held-out queries gain from them.
+
+        log: the rows of the fit, with the items that only the item table has.
+        """
+        plain = self.with_params(content="off")
+        weights = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
+        if weights is None:
+            return
+        try:
+            model = Content(dims=DIMS).fit(log)
+        except UndescribedItemsError:
+            return
+        scores = ItemScores.build(model, log.counts(), weights)
+        fitted, n_unseen = self.fitted, len(log.items) - len(self.fitted.items)
+        training = {
+            **fitted.training, "items": len(log.items), UNSEEN_ITEMS: n_unseen,
+            ITEM_COLUMNS: [asdict(column) for column in scores.encoder.types],
+        }  # fmt: skip
+        extended = replace(
+            fitted, weights=_add_content(fitted.weights, scores), items=log.items, info=log.info,
+            log=log, training=training,
+        )  # fmt: skip
+        self.set_fitted(extended)
+
+    def add_items(self, table: pl.DataFrame) -> Self:
+        """Return a copy of the fitted model with scores for more items, without a new fit.
+
+        table: rows of the item table, with ids in item_id. A row of an item that the model has
+        replaces its row. TalerecError if the model did not take content in.
+        """
+        scores, fitted = self._content, self.fitted
+        if scores is None:
+            return super().add_items(table)
+        placed = place_rows(fitted, table)
+        more = scores.with_rows(placed.rows, placed.positions, len(placed.items))
+        weights = _add_content(fitted.weights, more)
+        return self.with_params().set_fitted(extend_fitted(fitted, placed, weights))
+
+    def restore_content(self, weights: Weights, log: Log) -> Weights:
+        """Return the weights of an update with the scores by content of the fit, if it has any.
+
+        weights: without content. log: old and new rows, with their item table.
+        """
+        scores = self._content
+        if scores is None or log.info is None:
+            return weights
+        encoder = scores.encoder
+        updated = replace(
+            scores, features=np.ascontiguousarray(encoder.encode(log.info).T),
+            days=read_days(log.info, encoder.types), classes=classify_items(log.counts()),
+            log_end=int(log.time.max()),
+        )  # fmt: skip
+        return _add_content(weights, updated)
+
+    def append_content(self, x: Query, histories: Histories) -> Query:
+        """Return queries with the sources of content added, if the fit took content in."""
+        scores = self._content
+        if scores is None:
+            return x
+        return scores.append_to(x, self.fitted.weights, histories, self.max_history)
+
+    def _upgrade_fitted(self, fitted: Fitted) -> Fitted:
+        return replace(fitted, weights=split_blocks(fitted.weights))
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        check_weights(self.fitted.weights)
+        scores, weights = self._content, self.fitted.weights
+        require(
+            len(weights.blocks) == CONTENT_BLOCK + 2 * (scores is not None),
+            f"there are {len(weights.blocks)} blocks",
+        )
+        if scores is not None:
+            scores.check(weights.items)
+            sizes = [block.sources for block in weights.blocks[CONTENT_BLOCK:]]
+            expected = [len(scores.features) + 1, len(scores.edges)]
+            require(sizes == expected, f"content has {sizes} sources, not {expected}")
+
+    def _can_take_content(self, log: Log) -> bool:
+        """Return whether content can be learned: the item table has items without rows.
+
+        log: of the fit.
+        """
+        if log.catalogue is None or log.catalogue.is_empty() or log.unit == "none":
+            return False
+        n_items = len(log.items) + len(log.catalogue)
+        is_dense = isinstance(self.fitted.weights.blocks[0], DenseBlock)
+        return n_items <= (_MAX_DENSE if is_dense else _MAX_ITEMS) and is_described(log)
+
+
+def _add_content(weights: Weights, scores: ItemScores) -> Weights:
+    """Return tempo's weights with content, in place of the content that they have.
+
+    weights: of the first items that `scores` has.
+    """
+    blocks = [*pad_weights(weights, len(scores.classes)), *scores.blocks()]
+    return Weights(blocks, query_arrays={**weights.query_arrays, **scores.to_arrays()})

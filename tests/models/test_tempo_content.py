@@ -1,0 +1,290 @@
+"""Tempo with content: the formula by hand, new items, dates, saving, updates, and its absence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import talerec as tr
+from talerec.artifact import Bundle, read_artifact, write_artifact
+from talerec.data import Histories
+from talerec.errors import ArtifactError, TalerecError
+from talerec.models.core import rank_top
+
+pytest.importorskip("sklearn", reason="the extra content is not installed")
+
+from talerec.models.tempo import content_learning
+from talerec.models.tempo.content import ContentWeights, classify_items
+from talerec.models.tempo.content_learning import cross_fitted_z, learn_content_weights
+
+WEIGHTS = ContentWeights((0.03, 0.02, 0.01), 4.0, 90.0)
+END = 1_600_000_000  # seconds
+COLORS = ["red", "green", "blue", "black"]
+
+
+def shop(n_users: int = 60, n_items: int = 20, seed: int = 0) -> tr.Log:
+    """Users stay with a color; items 20 to 29 have no rows, and dates around the end of the log."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for user in range(n_users):
+        color = int(draw.integers(0, 4))
+        items = 4 * (n_items // 4 * draw.random(7) ** 8).astype(int) + color  # skewed
+        times = END - np.sort(draw.integers(0, 500 * 86_400, 7))[::-1]
+        rows += [(user, int(i), int(t)) for i, t in zip(items, times, strict=True)]
+    table = pl.DataFrame(
+        {
+            "item_id": range(30),
+            "title": [f"{COLORS[i % 4]} thing {i % 3}" for i in range(30)],
+            "tags": [[f"tag {i % 4}", f"kind {i % 5}"] for i in range(30)],
+            "since": [
+                None if i % 9 == 0 else f"20{18 + i // 12}-0{1 + i % 9}-01" if i < 20
+                else f"2020-{9 + i % 4:02}-15" for i in range(30)
+            ],
+        }
+    )  # fmt: skip
+    frame = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    return tr.Log.from_frame(frame, time_unit="s").with_items(table)
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    return shop()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content is taken in with fixed weights, without held-out queries."""
+    name = "talerec.models.tempo.content_model.learn_content_weights"
+    monkeypatch.setattr(name, lambda fit, rows, tempo: WEIGHTS)
+
+
+def histories(log: tr.Log, now: float) -> Histories:
+    """Every user's rows, asked at `now` (seconds)."""
+    n_users = len(log.users)
+    when = np.full(n_users, round(now * 10**6))
+    return Histories(log.ptr[:-1], log.ptr[1:], log.item, log.time, when)
+
+
+def all_scores(model: tr.Tempo, asked: Histories) -> np.ndarray:
+    """The scores of all items, history x item; NaN for none."""
+    lists = rank_top(model, asked, len(model.item_ids))
+    scores = np.full(lists.items.shape, np.nan)
+    for row, (items, values, n) in enumerate(zip(*lists[:3], strict=True)):
+        scores[row, items[:n]] = values[:n]
+    return scores
+
+
+@pytest.mark.parametrize("days", [1, 30, 100, 900])
+def test_scores_are_those_of_the_formula(log: tr.Log, taken: None, days: float) -> None:
+    model, plain = tr.Tempo().fit(log), tr.Tempo(content="off").fit(log)
+    content = tr.Content(dims=content_learning.DIMS).fit(log)
+    assert len(model.item_ids) == 30 > len(plain.item_ids)
+    now = log.time.max() / 1e6 + days * 86_400
+    scores = all_scores(model, histories(log, now))
+    base = np.nan_to_num(all_scores(plain, histories(log, now)))
+    base = np.pad(base, ((0, 0), (0, 30 - base.shape[1])))
+    by_content = all_scores(content, histories(log, now))
+    z = by_content - by_content.mean(axis=1, keepdims=True)
+    z /= by_content.std(axis=1, keepdims=True)
+    dates = [row["since"] for row in log.with_catalogue().info.to_dicts()]
+    fresh = np.zeros(30)
+    for i, text in enumerate(dates):
+        age = now / 86_400 - np.datetime64(text, "D").astype(int) if text else -1
+        fresh[i] = np.exp(-age / 90) if age >= 0 else 0.0
+    counts = np.bincount(log.item, minlength=30)
+    factor = np.array([0.03 if n == 0 else 0.02 if n < 5 else 0.01 for n in counts])
+    assert {0.03, 0.02, 0.01} == set(factor.tolist())
+    assert ((fresh > 0) & (counts == 0)).any() or days == 1
+    np.testing.assert_allclose(scores, base + factor * (z + 4 * fresh), rtol=1e-4, atol=2e-6)
+
+
+def test_requests_up_to_the_end_of_the_log_are_tempos(log: tr.Log, taken: None) -> None:
+    model, plain = tr.Tempo().fit(log), tr.Tempo(content="off").fit(log)
+    asked = histories(log, log.time.max() / 1e6)
+    scores, base = all_scores(model, asked), all_scores(plain, asked)
+    np.testing.assert_array_equal(scores[:, : base.shape[1]], base)
+    assert np.isnan(scores[:, base.shape[1] :]).all()
+
+
+def test_without_new_items_or_with_content_off_tempo_is_what_it_was(
+    log: tr.Log, taken: None
+) -> None:
+    plain = tr.Tempo().fit(replace(log, info=None, catalogue=None))
+    for other in (
+        tr.Tempo(content="off").fit(log),
+        tr.Tempo().fit(replace(log, catalogue=None)),
+        tr.Tempo().fit(replace(log, item_skip=("title", "tags", "since"))),
+    ):
+        arrays, others = (m.fitted.weights.query_arrays for m in (plain, other))
+        assert arrays.keys() == others.keys()
+        assert all(np.array_equal(arrays[name], others[name]) for name in arrays)
+        for block, block2 in zip(plain.fitted.weights.blocks, other.fitted.weights.blocks,
+                                 strict=True):  # fmt: skip
+            assert abs(block.matrix - block2.matrix).max() == 0
+        asked = histories(log, END + 10**6)
+        np.testing.assert_array_equal(all_scores(plain, asked), all_scores(other, asked))
+    refit = tr.Tempo().fit(log).fit(replace(log, catalogue=None))
+    assert refit.item_ids.equals(plain.item_ids)
+
+
+def test_a_saved_model_answers_alike_and_takes_new_items(
+    log: tr.Log, taken: None, tmp_path: Path
+) -> None:
+    model = tr.Tempo().fit(log)
+    loaded = tr.load(model.save(tmp_path / "t.tale"), verify=True)
+    users = list(range(40))
+    expected = model.recommend(users, k=25)
+    assert loaded.recommend(users, k=25).equals(expected)
+    assert loaded.explain([1, 2], 22).equals(model.explain([1, 2], 22))
+    row = {"item_id": 99, "title": "red thing 1", "tags": ["tag 0"], "since": "2020-09-01"}
+    more = loaded.add_items(pl.DataFrame([row]))
+    table = pl.concat([log.info, log.catalogue, pl.DataFrame([row]).cast(log.info.schema)])
+    whole = tr.Tempo().fit(replace(log, info=None, catalogue=None).with_items(table))
+    assert more.item_ids.equals(whole.item_ids)
+    asked = histories(log, END + 10**7)
+    np.testing.assert_allclose(
+        all_scores(more, asked), all_scores(whole, asked), rtol=1e-5, atol=1e-6
+    )
+    again = tr.load(more.save(tmp_path / "more.tale"), verify=True)
+    assert again.recommend(users, k=31).equals(more.recommend(users, k=31))
+    with pytest.raises(TalerecError, match="does not score items by their content"):
+        tr.Tempo(content="off").fit(log).add_items(pl.DataFrame([row]))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("content_features", lambda a: a[:, :-1]),
+        ("content_bilinear", lambda a: a[:-1]),
+        ("content_classes", lambda a: a + 2),
+        ("content_classes", lambda a: a[:-1]),
+        ("content_days", lambda a: a[:-1]),
+        ("content_weights", lambda a: a * 0),
+        ("content_weights", lambda a: a[:-1]),
+        ("content_weights", None),
+        ("content_log_end", lambda a: a[:0]),
+    ],
+)
+def test_damaged_arrays_of_content_are_refused(
+    log: tr.Log, taken: None, tmp_path: Path, name: str, change: object
+) -> None:
+    path = tr.Tempo().fit(log).save(tmp_path / "t.tale")
+    bundle = read_artifact(path)
+    arrays = {key: np.array(array) for key, array in bundle.arrays.items()}
+    key = next(key for key in arrays if key.endswith(name))
+    if callable(change):
+        arrays[key] = change(arrays[key])
+    else:
+        del arrays[key]
+    write_artifact(path, Bundle(bundle.facts, arrays, dict(bundle.tables)))
+    with pytest.raises(ArtifactError):
+        tr.load(path, verify=True)
+
+
+def test_an_update_equals_a_fit_by_content(log: tr.Log, taken: None) -> None:
+    old = log.keep(log.time < np.quantile(log.time, 0.8)).compact()
+    model = tr.Tempo(learn="off", same_time="joint").fit(old)
+    before = model._content
+    assert tr.update(model, replace(log, info=None, catalogue=None)).rows > 0
+    after = model._content
+    assert after.log_end == log.time.max()
+    assert after.weights == before.weights
+    counts = model.fitted.log.counts()
+    np.testing.assert_array_equal(after.classes, classify_items(counts))
+    ids = model.item_ids.to_list()
+    places = [before.features[:, ids.index(i)] for i in ids[: before.features.shape[1]]]
+    np.testing.assert_allclose(after.features[:, : len(places)].T, places, atol=1e-6)
+    asked = histories(model.fitted.log, END + 10**7)
+    plain = tr.Tempo(learn="off", same_time="joint", content="off").fit(
+        replace(model.fitted.log, info=None, catalogue=None)
+    )
+    difference = all_scores(model, asked) - np.nan_to_num(all_scores(plain, asked))
+    assert np.isfinite(difference[:, after.classes == 0]).all()
+
+
+def test_new_items_are_gained_where_users_take_new_items_by_content() -> None:
+    """Every 50 days a color comes out; users who had its word take it, and nobody else."""
+    draw = np.random.default_rng(1)
+    dates = np.datetime64("2015-01-01") + 10 * np.arange(120)
+    words = [[f"word {item % 6}"] for item in range(120)]
+    table = pl.DataFrame({"item_id": range(120), "tags": words, "since": dates.astype(str)})
+    rows = []
+    for user in range(400):
+        word, start = user % 6, int(draw.integers(0, 100))
+        for item in range(start, 120):
+            if item % 6 == word and draw.random() < 0.5:
+                time = dates[item].astype("M8[s]").astype(int)
+                rows.append((user, item, int(time) + int(draw.integers(1, 10 * 86_400))))
+    frame = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    log = tr.Log.from_frame(frame, time_unit="s").with_items(table)
+    split = tr.time_split(log, int(np.quantile(log.time, 0.8)))
+    model = tr.Tempo().fit(split.train)
+    assert model.scores_catalogue
+    groups = tr.evaluate(model, split, hide_seen=True).groups["item_rows"]
+    plain = tr.evaluate(tr.Tempo(content="off").fit(split.train), split, hide_seen=True)
+    assert groups["none"]["NDCG@10"] > 0.2
+    assert plain.groups["item_rows"]["none"]["NDCG@10"] == 0
+
+
+def fit_plain(log: tr.Log) -> tr.Tempo:
+    """Tempo without content."""
+    return tr.Tempo(content="off").fit(log)
+
+
+def test_a_table_that_means_nothing_is_not_taken_in(log: tr.Log) -> None:
+    whole = log.with_catalogue()
+    shuffled = whole.info.with_columns(pl.all().exclude("item_id").shuffle(seed=3))
+    log = replace(log, info=None, catalogue=None).with_items(shuffled)
+    whole = log.with_catalogue()
+    assert learn_content_weights(fit_plain, whole, fit_plain(log)) is None
+
+
+def test_a_choice_among_settings_that_gain_by_chance_alone_is_seldom_significant() -> None:
+    draw = np.random.default_rng(5)
+    n_passed = 0
+    for _ in range(300):
+        user = np.repeat(np.arange(100), 3)
+        gains = (draw.random((300, 40)) < 0.1) + np.repeat(draw.normal(0, 0.1, (100, 40)), 3, 0)
+        n_passed += cross_fitted_z(gains, user) > 1.5
+    assert n_passed <= 0.11 * 300  # one-sided, 6.7 %
+
+
+def test_a_steady_gain_is_preferred_to_a_larger_one_that_hurts_others() -> None:
+    user = np.repeat(np.arange(40), 2)
+    steady = np.full(80, 0.1)
+    wild = np.where(user % 2 == 0, 1.0, -0.75)
+    gains = np.column_stack([np.zeros(80), wild, steady]) + 0.2
+    assert wild.mean() > steady.mean()
+    assert content_learning.choose_setting(gains, user) == 2
+    assert content_learning.choose_setting(gains[:, :1], user) == 0
+    assert content_learning.choose_setting(gains[:0], user[:0]) == 0
+    shuffled = np.random.default_rng(0).permutation(80)
+    assert content_learning.choose_setting(gains[shuffled], user[shuffled]) == 2
+
+
+def test_cutoffs_without_new_items_are_left_out(log: tr.Log) -> None:
+    """The log's items all have rows from its beginning on: no tempo is fitted to learn from."""
+    asked: list[float] = []
+    shares = [0.85, 0.7, 0.55]
+    assert list(content_learning._CUTOFF_SHARES) == shares
+    assert content_learning._MIN_NEW == 0.02
+
+    def fit(rows: tr.Log) -> tr.Tempo:
+        asked.append(rows.rows / log.rows)
+        return fit_plain(rows)
+
+    whole = log.with_catalogue()
+    old = np.bincount(whole.item[whole.time < np.quantile(whole.time, 0.5)], minlength=30) > 0
+    steady = whole.keep(old[whole.item])
+    assert learn_content_weights(fit, steady, fit_plain(steady)) is None
+    assert asked == []
+    newer = replace(
+        steady, item=np.where(steady.time > np.quantile(steady.time, 0.55), 29, steady.item)
+    )
+    learn_content_weights(fit, replace(newer, item=newer.item.astype(np.int32)), fit_plain(steady))
+    assert asked
+    assert all(min(abs(share - x) for x in shares) < 0.1 for share in asked)

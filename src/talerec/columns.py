@@ -12,6 +12,7 @@ LEAD = "lead"
 SHARE = "contribution"
 BOOST = "boost"
 SHARED = "shared"
+SLOT = "slot"
 
 #: Names of an item table's column of titles, preferred first.
 TITLES = ("title", "name", "movie_title", "item_name", "product_title")

@@ -17,10 +17,8 @@ from talerec.cli.options import (
     LOG,
     MODEL,
     Across,
-    AsOf,
     Basket,
     ContextColumns,
-    HideSeen,
     ModelNames,
     SessionColumn,
     SessionGap,
@@ -30,18 +28,14 @@ from talerec.cli.options import (
     flag,
     flag_of,
     option,
-    parse_boosts,
-    parse_context,
     parse_event_weights,
-    parse_ids,
-    parse_limits,
     parse_separator,
 )
 from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     from talerec.data import Log
-    from talerec.models.core import Model, RecommendOptions
+    from talerec.models.core import Model
 
 _FORMATS = "CSV, TSV, Parquet, JSON lines, RecBole .inter, MovieLens .dat; plain, .gz or .zst."
 _SPARK = "Spark"  # heading of help pages
@@ -340,61 +334,3 @@ class EngineOptions:
                 "source": source.log[0], "session": session, "names": names, "core": source.core,
                 "drop_duplicates": source.drop_duplicates, "work": self.work,
             }  # fmt: skip
-
-
-# -- recommendation lists --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ItemRules:
-    """Options of which items a recommendation list may contain, and of the request time."""
-
-    hide_seen: HideSeen = False
-    allow: Annotated[str | None, option("--allow", "IDS", "Recommend only these items.")] = None
-    deny: Annotated[str | None, option("--deny", "IDS", "Never recommend these items.")] = None
-    where: Annotated[
-        str | None,
-        option(
-            "--where",
-            "CONDITION",
-            "Recommend only items whose row in the item table meets this condition:"
-            " \"category = 'tents' and price < 100\" (= <> < in like between has is null and or"
-            " not, brackets).",
-        ),
-    ] = None
-    boost: Annotated[
-        list[str],
-        option(
-            "--boost",
-            "COLUMN=VALUE:NUMBER",
-            "Raise or lower items with this value in the item table by a fraction of the list's"
-            " score range: brand=X:0.2; repeatable.",
-        ),
-    ] = field(default_factory=list)
-    unknown: Annotated[
-        str,
-        option(
-            "--unknown",
-            "error|skip",
-            "Whether ids unknown to the model are an error or skipped.",
-            complete=complete_values("error", "skip"),
-        ),
-    ] = "error"
-    as_of: AsOf = None
-
-    def build(
-        self, k: int = 10, per: list[str] | None = None, context: list[str] | None = None
-    ) -> RecommendOptions:
-        """Return these options as the library takes them, for lists of `k` items.
-
-        The fields of `self` are options as text: ids, a condition, boosts, the request time.
-        `per` are texts COLUMN=N: at most N items of a list share a value in that column of the item
-        table. `context` are texts COLUMN=VALUE: the situation of the request.
-        """
-        from talerec.models.core import RecommendOptions
-
-        return RecommendOptions(
-            k=k, hide_seen=self.hide_seen, allow=parse_ids(self.allow), deny=parse_ids(self.deny),
-            where=self.where, per=parse_limits(per or []), boost=parse_boosts(self.boost),
-            as_of=self.as_of, unknown=self.unknown, context=parse_context(context or []),
-        )  # fmt: skip

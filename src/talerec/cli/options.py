@@ -164,6 +164,17 @@ def parse_context(settings: list[str]) -> dict[str, str] | None:
     return context or None
 
 
+def parse_slot_rules(settings: list[str]) -> dict[str, dict[str, str]] | None:
+    """Return the conditions in texts PLACE=CONDITION by place; None for an empty list."""
+    slots: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        place, sign, condition = setting.partition("=")
+        if not sign or not condition.strip() or place.strip() in slots:
+            raise TalerecError(f"--slot takes PLACE=CONDITION, each place once, not {setting!r}")
+        slots[place.strip()] = {"where": condition.strip()}
+    return slots or None
+
+
 def parse_boosts(settings: list[str]) -> dict[str, dict[str, float]] | None:
     """Return the boosts in texts COLUMN=VALUE:NUMBER by column and value; None if empty.
 

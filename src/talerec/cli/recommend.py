@@ -6,19 +6,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec.cli.app import Context, Panel, command, explicit_options
+from talerec.cli.app import Panel, command
 from talerec.cli.completion import complete_values
-from talerec.cli.groups import EngineOptions, ItemRules, LogSource
-from talerec.cli.list_options import ListOptions, Per
+from talerec.cli.item_rules import ItemRules, ListOptions, PlaceRules
 from talerec.cli.options import Artifact, Json, K, RequestContext, argument, option, out, parse_ids
-from talerec.cli.refit_options import (
-    fit_options,
-    naming_options,
-    read_rows,
-    restore_options,
-    split_context,
-)
-from talerec.cli.terminal import join_first, print_json, print_line, reporting
+from talerec.cli.terminal import join_first, print_json, reporting
 from talerec.columns import ITEM, USER
 from talerec.errors import TalerecError
 
@@ -63,6 +55,7 @@ def recommend(
     history: Histories = [],  # noqa: B006 (Typer reads the default, nobody changes it)
     shape: ListOptions,
     rules: ItemRules,
+    places: PlaceRules,
     path: Annotated[
         Path | None, out("FILE", "Write the lists of --users to a .parquet, .csv or .ndjson file.")
     ] = None,
@@ -75,7 +68,7 @@ def recommend(
 
     if (users is None) == (not history):
         raise TalerecError("use either --users or --history")
-    options = rules.build(shape.k, shape.per, shape.context)
+    options = rules.build(shape.k, places, shape.context)
     if path is not None:
         _check_users_output(path, model, users)
     headings: dict[Any, str]
@@ -110,10 +103,10 @@ def _check_users_output(path: Path, model: Path, users: str | None) -> None:
     """
     if users is None:
         raise TalerecError("--out needs --users; lists of --history are printed")
-    _check_lists_file(path, [model, users[1:] if users.startswith("@") else None])
+    check_lists_file(path, [model, users[1:] if users.startswith("@") else None])
 
 
-def _check_lists_file(path: Path, inputs: list[Any]) -> None:
+def check_lists_file(path: Path, inputs: list[Any]) -> None:
     """Raise TalerecError if recommendation lists cannot be written to the file `path`.
 
     Its ending must be .parquet, .csv, .ndjson or .jsonl, and it must not be one of `inputs`, paths
@@ -204,113 +197,6 @@ def _read_id_column(path: Path) -> list[Any]:
         raise TalerecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
-# -- lists of another log --------------------------------------------------------------------------
-
-
-@command(
-    Panel.ASK,
-    "talerec lists shop.tale events.parquet -o lists.parquet",
-    "talerec lists shop.tale today.csv yesterday.csv -o lists.csv -k 20 --hide-seen",
-    "talerec lists shop.tale s3a://shop/events -o s3a://shop/next --engine spark"
-    " --master spark://host:7077",
-)
-def lists(
-    invocation: Context,
-    model: Artifact,
-    source: LogSource,
-    path: Annotated[
-        str, out("FILE", "A .parquet, .csv or .ndjson file for the lists; on Spark, a folder.")
-    ],
-    engine: EngineOptions,
-    *,
-    k: K = 10,
-    rules: ItemRules,
-    per: Per = [],  # noqa: B006 (Typer reads the default, nobody changes it)
-    json: Json = False,
-) -> None:
-    """Recommend to every user of a log, which need not be the model's training log.
-
-    Rows are read as the fit read its log. Items unknown to the model keep their places in a
-    history. --context COLUMN=VALUE says the situation of all requests.
-    """
-    explicit = explicit_options(invocation) - {"context"}
-    source, said = split_context(source)
-    if engine.is_spark and said:
-        raise TalerecError("--context needs --engine local")
-    options = rules.build(k, per, said)
-    engine.check()
-    if source.core is not None:
-        raise TalerecError("--core is for fit; the model has fixed items")
-    if not engine.is_spark:
-        _check_lists_file(Path(path), [model, *source.log])
-    with reporting(json):
-        if engine.is_spark:
-            _write_lists_on_spark(model, source, explicit, engine, path, options, json)
-        else:
-            _write_lists(model, source, explicit, Path(path), options, json)
-
-
-def _write_lists(
-    artifact: Path,
-    source: LogSource,
-    explicit: set[str],
-    path: Path,
-    options: RecommendOptions,
-    json: bool,
-) -> None:
-    """Write the recommendation lists of all users of a log to `path`, and print the counts.
-
-    The log is read with the options that the fit of the saved model `artifact` used; `explicit`
-    names the options that the command line sets instead. With `json`, the counts are JSON.
-    """
-    import numpy as np
-
-    from talerec.cli.items import output_lists
-    from talerec.data import order_ties
-    from talerec.models import load
-    from talerec.models.core import encode_log
-
-    model = load(artifact)
-    training = model.fitted.training
-    saved = fit_options(training, source, explicit)
-    with naming_options(saved):
-        rows = read_rows(model, restore_options(source, saved))
-    log = order_ties(encode_log(model, rows), training["ties"])
-    output_lists(model, log, np.arange(len(log.users)), options, path, json=json)
-
-
-def _write_lists_on_spark(
-    artifact: Path,
-    source: LogSource,
-    explicit: set[str],
-    engine: EngineOptions,
-    path: str,
-    options: RecommendOptions,
-    json: bool,
-) -> None:
-    """Write the recommendation lists of a log's users to a folder of Parquet files, on Spark.
-
-    The log is read with the options that the fit of the saved model `artifact` used; `explicit`
-    names the options that the command line sets instead. The counts are printed, with `json` as
-    JSON. `engine` says how to reach the cluster; `path` is the folder.
-    """
-    from talerec import spark  # reports by itself that pyspark is missing
-    from talerec.artifact import read_manifest
-
-    training = read_manifest(artifact)["training"]
-    ties = training.get("ties", "file")
-    saved = fit_options(training, source, explicit | {"sep"})  # Parquet has no separators
-    with naming_options(saved), engine.session(restore_options(source, saved)) as job:
-        job.pop("core")
-        rules = {name: value for name, value in vars(options).items() if name != "context"}
-        frame = spark.recommend(artifact, output=path, ties=ties, **job, **rules)
-        rows, users = frame.count(), frame.select(USER).distinct().count()
-    if json:
-        print_json({"path": path, "rows": rows, "users": users})
-    else:
-        print_line(f"{path}: {rows:,} rows for {users:,} users")
-
-
 # -- one item --------------------------------------------------------------------------------------
 
 
@@ -374,7 +260,8 @@ def explain(
         raise TalerecError("use either --user or --history")
     built = rules.build(context=context)
     options = {**vars(built)}
-    del options["k"], options["per"]  # an explanation is about one item
+    for name in ("k", "per", "slots"):  # an explanation is about one item
+        del options[name]
     with reporting(json):
         loaded = load(model)
         if user is None:

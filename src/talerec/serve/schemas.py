@@ -59,6 +59,12 @@ class HistoryRequest(Struct, forbid_unknown_fields=True):
     context: ContextValues | None = None  # by context column: {"device": "phone"}
 
 
+class SlotRule(Struct, forbid_unknown_fields=True, gc=False):
+    """What may stand at a place of a list."""
+
+    where: Condition  # on the item table
+
+
 class RecommendRequest(HistoryRequest):
     """A request for the next items after a history, or for a user.
 
@@ -69,12 +75,14 @@ class RecommendRequest(HistoryRequest):
     were; the default is the end of the log. The following refer to the item table: `where` is a
     condition ("category = 'tents' and price < 100"); `per` limits how many items share a value
     ({"category": 2}); `boost` raises or lowers scores by a fraction of the list's score range
-    ({"brand": {"X": 0.2}}). `context` says the situation of the request, by column, to a ranker
-    that was fitted with context columns ({"device": "phone"}).
+    ({"brand": {"X": 0.2}}); `slots` has conditions by place, from 1 to k
+    ({"3": {"where": "campaign = 'spring'"}}). `context` says the situation of the request, by
+    column, to a ranker that was fitted with context columns ({"device": "phone"}).
     """
 
     k: Positive = 10  # the number of items
     per: dict[str, Positive] | None = None  # by column: the most items with an equal value
+    slots: dict[str, SlotRule] | None = None  # by place: which items may stand there
     impression: bool = True  # whether somebody sees the list, so that it may be kept and counted
 
 
@@ -144,6 +152,7 @@ class RankedItem(Struct, gc=False):
     families: list[ReasonFamily] | UnsetType = UNSET
     explored: bool | UnsetType = UNSET  # true: an item with few impressions, put here by chance
     probability: float | UnsetType = UNSET  # of this item at this rank, where chance had a part
+    slot: bool | UnsetType = UNSET  # true: it stands at the place of a slot, whose rule it meets
 
 
 class Recommendations(Struct):
@@ -153,6 +162,9 @@ class Recommendations(Struct):
     items: list[RankedItem]  # best first
     fallback: str | UnsetType = UNSET  # "trending"; omitted if the model ranked the items
     recommendation_id: str | UnsetType = UNSET  # for events on these items; omitted in batches
+    empty_slots: list[int] | UnsetType = UNSET  # places of slots for which no item was left
+    #: the name of a named list; omitted in personal ones
+    list_name: str | UnsetType = msgspec.field(default=UNSET, name="list")
 
 
 class BatchRecommendations(Struct):

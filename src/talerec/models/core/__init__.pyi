@@ -78,6 +78,11 @@ from talerec.models.core.scorer import TopItems as TopItems
 from talerec.models.core.scorer import join_reasons as join_reasons
 from talerec.models.core.shared_fits import SharedFits as SharedFits
 from talerec.models.core.shared_fits import SharedUse as SharedUse
+from talerec.models.core.slots import MAX_SLOTS as MAX_SLOTS
+from talerec.models.core.slots import Slot as Slot
+from talerec.models.core.slots import SlotSpec as SlotSpec
+from talerec.models.core.slots import are_in_slots as are_in_slots
+from talerec.models.core.slots import parse_slots as parse_slots
 from talerec.models.core.user_lists import WrittenLists as WrittenLists
 from talerec.models.core.user_lists import encode_log as encode_log
 from talerec.models.core.user_lists import iterate_lists as iterate_lists

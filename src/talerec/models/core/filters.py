@@ -14,6 +14,7 @@ from talerec.data import Context, TimeLike, time_to_microseconds
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, build_boosts
 from talerec.models.core.persistence import Fitted
+from talerec.models.core.slots import Slot, SlotSpec, parse_slots
 from talerec.runtime import Array
 
 Ids = Sequence[Any] | pl.Series
@@ -52,6 +53,8 @@ class RecommendOptions:
         Whether unknown ids are an error or are ignored.
     context : dict, or one per request, optional
         Values of context columns, for a model that uses them: ``{"device": "phone"}``.
+    slots : dict, optional
+        Conditions by place that the item there meets: ``{3: {"where": "campaign = 'spring'"}}``.
     """
 
     k: int = 10
@@ -64,11 +67,12 @@ class RecommendOptions:
     as_of: TimeLike | None = None
     unknown: str = "error"
     context: Context | Sequence[Context] | None = None
+    slots: SlotSpec | None = None
 
     @cached_property
     def has_item_rules(self) -> bool:
         """Whether any option names, filters, limits or boosts items."""
-        rules = (self.allow, self.deny, self.where, self.per, self.boost)
+        rules = (self.allow, self.deny, self.where, self.per, self.boost, self.slots)
         return any(rule is not None for rule in rules)
 
     def request_time(self, unit: str) -> int | None:
@@ -85,7 +89,11 @@ class RecommendOptions:
             allowed = both(allowed, matching_items(model, self.where))
         limits = tuple(limit_column(model, *limit) for limit in (self.per or {}).items())
         boosts = build_boosts(item_table(model, "boost"), self.boost) if self.boost else None
-        return ItemFilter(self.hide_seen, allowed, limits, boosts)
+        slots = [
+            Slot(place, matching_items(model, where))
+            for place, where in parse_slots(self.slots or {}, self.k)
+        ]
+        return ItemFilter(self.hide_seen, allowed, limits, boosts, tuple(slots))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +115,19 @@ class ItemFilter:
     allowed    uint8, 1 for each item that may be recommended; None: all of them
     limits     limits on items that share a column's value
     boosts     fractions of the score range added to items; None: no boosts
+    slots      places of a list that some items alone may take
     """
 
     hide_seen: bool = False
     allowed: Array | None = None
     limits: tuple[ColumnLimit, ...] = ()
     boosts: ItemBoosts | None = None
+    slots: tuple[Slot, ...] = ()
 
     @property
     def keeps_order(self) -> bool:
-        """Whether lists are the model's top k of the allowed items, without limits and boosts."""
-        return not self.limits and self.boosts is None
+        """Whether lists are the model's top k of the allowed items, without any other rule."""
+        return not self.limits and self.boosts is None and not self.slots
 
 
 def both(flags: Array | None, others: Array) -> Array:

@@ -8,6 +8,7 @@ the service all use these functions; a model defines the operations of `Scorer`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from talerec.data import Histories, Log
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, boosts_of_item, check_boosts
-from talerec.models.core.filters import ColumnLimit, ItemFilter, item_table
+from talerec.models.core.filters import ColumnLimit, ItemFilter, both, item_table
 from talerec.models.core.scorer import Scorer, TopItems
+from talerec.models.core.slots import PlaceCandidates, fill_places, fill_ranking
 from talerec.ranking import ExplainedLists, Mask, Ranked
 from talerec.runtime import Array, kernel, sized_chunks
 
@@ -172,6 +174,12 @@ class _Prefix(NamedTuple):
     has_more: Array
     score_ranges: Array
 
+    def candidates(self, n: int) -> PlaceCandidates:
+        """Return the certain items of history number n, for the places of its list."""
+        count = int(self.lists.counts[n])
+        rows = self.lists.items[n, :count], self.lists.scores[n, :count]
+        return PlaceCandidates(*rows, has_more=bool(self.has_more[n]))
+
 
 def _rank_limited(
     model: Scorer, histories: Histories, k: int, item_filter: ItemFilter
@@ -183,6 +191,8 @@ def _rank_limited(
     until the top k are certain or no more items are left. The score range is the first score less
     the hundredth, without boosts.
     """
+    if item_filter.slots:
+        return _rank_with_slots(model, histories, k, item_filter)
     n_items, n_histories = len(model.fitted.items), len(histories)
     score_ranges, lists = np.zeros(n_histories), TopItems.empty(n_histories, k)
     unfinished, attempt = np.arange(n_histories), 0
@@ -199,6 +209,41 @@ def _rank_limited(
             short.append(rows[(top.counts < k) & prefix.has_more])
         unfinished, attempt = np.concatenate(short), attempt + 1
         size *= 1 if attempt == 1 and item_filter.boosts is not None else _GROWTH
+    return lists, score_ranges
+
+
+def _rank_with_slots(
+    model: Scorer, histories: Histories, k: int, item_filter: ItemFilter
+) -> tuple[TopItems, Array]:
+    """Return the top k items with slots filled (`fill_places`), and each list's score range.
+
+    The items of a slot are ranked by themselves, with the boosts of the whole list. Longer lists
+    are ranked until all places of a history are filled, or no more items are left.
+    """
+    n_items, n_histories = len(model.fitted.items), len(histories)
+    score_ranges, lists = np.zeros(n_histories), TopItems.empty(n_histories, k)
+    plain, slots = replace(item_filter, limits=(), slots=()), item_filter.slots
+    of_slots = [replace(plain, allowed=both(plain.allowed, slot.allowed)) for slot in slots]
+    limits = [(limit.codes, limit.limit) for limit in item_filter.limits]
+    unfinished, size = np.arange(n_histories), max(_GROWTH * k, RANGE_DEPTH)
+    while unfinished.size:
+        size, is_first, short = min(size, n_items), unfinished.size == n_histories, []
+        for a, b in sized_chunks(unfinished.size, max(1, _MAX_ENTRIES // size // (1 + len(slots)))):
+            rows = unfinished[a:b]
+            part, ranges = histories.take(rows), None if is_first else score_ranges[rows]
+            first = _rank_prefix(model, part, size, plain, ranges)
+            score_ranges[rows] = first.score_ranges
+            others = (_rank_prefix(model, part, size, f, first.score_ranges) for f in of_slots)
+            prefixes = [first, *others]
+            for n, row in enumerate(rows.tolist()):
+                all_items, *slot_items = (prefix.candidates(n) for prefix in prefixes)
+                filled = fill_places(all_items, slots, slot_items, limits, k)
+                n_filled = lists.counts[row] = len(filled.items)
+                lists.items[row, :n_filled] = filled.items
+                lists.scores[row, :n_filled] = filled.scores
+                if filled.is_open:
+                    short.append(row)
+        unfinished, size = np.array(short, np.int64), _GROWTH * size
     return lists, score_ranges
 
 
@@ -289,7 +334,11 @@ def filter_ranking(
         added = item_filter.boosts.fractions[items] * score_range
         order = np.argsort(-(scores + added), kind="stable")
         items, scores, added = items[order], (scores + added)[order], added[order]
-    if item_filter.limits:
+    if item_filter.slots:
+        pairs = [(limit.codes, limit.limit) for limit in item_filter.limits]
+        left = fill_ranking(items, scores, item_filter.slots, pairs, k)
+        items, scores, added = items[left], scores[left], added[left]
+    elif item_filter.limits:
         ranking = TopItems(np.arange(len(items), dtype=np.int32)[None], scores[None], n_left)
         limits = tuple(ColumnLimit(each.codes[items], each.limit) for each in item_filter.limits)
         ranks, _, counts = _apply_limits(ranking, limits, min(k, len(items)))

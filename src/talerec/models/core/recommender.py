@@ -19,6 +19,7 @@ from talerec.models.core.inference import explain_boosts, rank_top, user_histori
 from talerec.models.core.request_context import Contexts, apply_context, select_context
 from talerec.models.core.result_frames import append_boosts, families_frame, lists_frame, names_at
 from talerec.models.core.scorer import Scorer
+from talerec.models.core.slots import SlotSpec
 from talerec.runtime import Array
 
 _EXPLAINED_BY = ("rows", "families")
@@ -37,7 +38,7 @@ class Recommender(Scorer):
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, per: Mapping[str, int] | None = None,
         boost: BoostSpec | None = None, unknown: str = "error", as_of: TimeLike | None = None,
-        context: Contexts | None = None,
+        context: Contexts | None = None, slots: SlotSpec | None = None,
     ) -> pl.DataFrame:  # fmt: skip
         """Recommend the next items to users of the training log.
 
@@ -68,11 +69,15 @@ class Recommender(Scorer):
         context : dict, or a list of dicts, optional
             For a ranker fitted with context columns: the situation of the requests,
             ``{"device": "phone"}``, or one dict per user.
+        slots : dict, optional
+            By place: ``{3: {"where": "campaign = 'spring'"}}`` for the best item of the campaign
+            that is not listed before. If none is left, the place is filled as all others.
 
         Returns
         -------
         polars.DataFrame
-            Columns user_id, item_id, score, rank.
+            Columns user_id, item_id, score, rank; with slots also slot: whether the item meets the
+            condition of its place.
 
         Examples
         --------
@@ -81,7 +86,8 @@ class Recommender(Scorer):
         >>> len(tr.Markov().fit(log).recommend(log.users.ids[:2], k=3))
         6
         """
-        options = RecommendOptions(k, hide_seen, allow, deny, where, per, boost, as_of, unknown)
+        rules = (allow, deny, where, per, boost, as_of, unknown, None, slots)
+        options = RecommendOptions(k, hide_seen, *rules)
         log = self._training_log("recommend_histories")
         positions = log.users.positions(users, "user", unknown)
         context = select_context(context, positions >= 0)
@@ -90,14 +96,15 @@ class Recommender(Scorer):
         histories = user_histories(log, positions, options.request_time(self.fitted.unit))
         histories = apply_context(self, histories, context)
         lists = rank_top(self, histories, k, item_filter)
-        return lists_frame(lists, self.item_ids, log.users.ids[positions].alias(columns.USER))
+        names = log.users.ids[positions].alias(columns.USER)
+        return lists_frame(lists, self.item_ids, names, item_filter.slots)
 
     def recommend_histories(
         self, histories: Sequence[Sequence[Any]], k: int = 10, *,
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,
         where: str | None = None, per: Mapping[str, int] | None = None,
         boost: BoostSpec | None = None, unknown: str = "error", as_of: TimeLike | None = None,
-        context: Contexts | None = None,
+        context: Contexts | None = None, slots: SlotSpec | None = None,
     ) -> pl.DataFrame:  # fmt: skip
         """Recommend the next items after given histories.
 
@@ -114,8 +121,9 @@ class Recommender(Scorer):
         per, boost
             Largest number of items with the same value of a column, ``{"category": 2}``; fractions
             of the score range to add by column and value, ``{"brand": {"X": 0.2}}``.
-        unknown, as_of
-            "error" or "skip" for unknown ids; the request time. All as for `recommend`.
+        unknown, as_of, slots
+            "error" or "skip" for unknown ids; the request time; conditions by place. All as for
+            `recommend`.
         context : dict, or a list of dicts, optional
             The situation of the requests, ``{"device": "phone"}``, or one dict per history.
 
@@ -124,12 +132,13 @@ class Recommender(Scorer):
         polars.DataFrame
             Columns history (its number, from 0), item_id, score, rank.
         """
-        options = RecommendOptions(
-            k, hide_seen, allow, deny, where, per, boost, as_of, unknown, context
-        )
+        rules = (allow, deny, where, per, boost, as_of, unknown, context, slots)
+        options = RecommendOptions(k, hide_seen, *rules)
         rows = self._encode_histories(histories, options)
-        lists = rank_top(self, rows, k, options.build_filter(self))
-        return lists_frame(lists, self.item_ids, pl.Series(columns.HISTORY, np.arange(len(rows))))
+        item_filter = options.build_filter(self)
+        lists = rank_top(self, rows, k, item_filter)
+        names = pl.Series(columns.HISTORY, np.arange(len(rows)))
+        return lists_frame(lists, self.item_ids, names, item_filter.slots)
 
     def top_items(
         self, history: Sequence[Any], k: int = 10, *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 from talerec import columns
 from talerec.data import Vocabulary
 from talerec.models.core.scorer import TopItems
+from talerec.models.core.slots import Slot, are_in_slots
 from talerec.ranking import FamilyShare
 from talerec.runtime import Array
 
@@ -25,17 +27,24 @@ def names_at(items: Vocabulary, positions: Array) -> pl.Series:
     return pl.select(pl.when(pl.Series(positions >= 0)).then(names)).to_series()
 
 
-def lists_frame(lists: TopItems, item_ids: pl.Series, keys: pl.Series) -> pl.DataFrame:
+def lists_frame(
+    lists: TopItems, item_ids: pl.Series, keys: pl.Series, slots: Sequence[Slot] = ()
+) -> pl.DataFrame:
     """Return recommendation lists as a frame with a row per item, best first.
 
     lists: item positions, scores and lengths. item_ids: external ids by position. Columns: that of
-    `keys` (one key per list, such as user_id), item_id, score, rank from 1.
+    `keys` (one key per list, such as user_id), item_id, score, rank from 1. With slots, also slot:
+    whether the item stands at the place of a slot whose condition it meets.
     """
     is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
     history, rank = np.nonzero(is_listed)
     names = (keys.name, columns.ITEM, columns.SCORE, columns.RANK)
     values = (keys[history], item_ids[lists.items[is_listed]], lists.scores[is_listed], rank + 1)
-    return pl.DataFrame(dict(zip(names, values, strict=True)))
+    frame = pl.DataFrame(dict(zip(names, values, strict=True)))
+    if not slots:
+        return frame
+    in_slot = are_in_slots(lists.items[is_listed], rank + 1, slots)
+    return frame.with_columns(pl.Series(columns.SLOT, in_slot))
 
 
 def append_boosts(frame: pl.DataFrame, boosts: list[tuple[str, Any, float]]) -> pl.DataFrame:

@@ -58,7 +58,7 @@ def iterate_lists(
             with listening(silent):  # one progress bar for all blocks
                 lists = rank_top(model, histories, options.k, item_filter)
             names = log.users.ids.gather(users[a:b]).alias(columns.USER)
-            yield lists_frame(lists, model.fitted.items.ids, names)
+            yield lists_frame(lists, model.fitted.items.ids, names, item_filter.slots)
             tick(b - a)
 
     return blocks()

@@ -158,4 +158,5 @@ def _describe_rules(request: schemas.RecommendRequest) -> dict[str, Any] | None:
     rules = {name: getattr(request, name) for name in ("where", "per", "boost", "recency")}
     rules |= {name: len(getattr(request, name) or ()) for name in ("allow", "deny")}
     rules |= {"hide_seen": request.hide_seen}
+    rules["slots"] = {place: rule.where for place, rule in (request.slots or {}).items()}
     return {name: value for name, value in rules.items() if value} or None

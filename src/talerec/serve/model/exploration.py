@@ -55,10 +55,10 @@ class Explorer:
 
         Items that the request's rules, its history (with `hide_seen`) or availability exclude, or
         on which the user gave negative feedback at any time, are never shown. Requests that limit
-        items per column value stay as they are.
+        items per column value, or have slots, stay as they are.
         """
         n_items = len(answer.items)
-        if n_items < 2 or query.options.per:
+        if n_items < 2 or query.options.per or query.options.slots:
             return
         counts = self._count_array(model)
         is_eligible = self._find_eligible(model, query, answer, counts)

@@ -32,12 +32,15 @@ from talerec.models.core import (
     ItemFilter,
     Model,
     RecommendOptions,
+    Slot,
     allowed_items,
+    are_in_slots,
     both,
     build_boosts,
     item_table,
     limit_column,
     matching_items,
+    parse_slots,
 )
 from talerec.ranking import SequenceBlock, SparseBlock, Weights
 from talerec.runtime import Array
@@ -53,7 +56,7 @@ _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
 _LONG_LIST = 1000  # ids: finding the positions of fewer takes a fraction of a millisecond
 _LONG_CONDITION = 1_000_000  # characters times items: fewer take about a millisecond
 _HIDE_SEEN = ItemFilter(hide_seen=True)
-_NO_RULES = (None,) * 7  # allow, deny, where, per, boost, as_of and context of a plain request
+_NO_RULES = (None,) * 8  # allow, deny, where, per, boost, as_of, context, slots of a plain request
 
 _HashableBoost = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 
@@ -213,14 +216,16 @@ def build_query(
     k = 1. Unknown item ids are skipped.
     """
     k, per = getattr(request, "k", 1), getattr(request, "per", None)
-    rules = (
-        request.allow, request.deny, request.where, per, request.boost, request.as_of,
-        request.context,
-    )  # fmt: skip
-    if rules == _NO_RULES:
+    rules = (request.allow, request.deny, request.where, per, request.boost, request.as_of)
+    slots: dict[str, schemas.SlotRule] | None = getattr(request, "slots", None)
+    if (*rules, request.context, slots) == _NO_RULES:
         options = _plain_options(k, request.hide_seen)
     else:
-        options = RecommendOptions(k, request.hide_seen, *rules[:-1], "skip", rules[-1])
+        conditions = None
+        if slots is not None:
+            conditions = {place: {"where": rule.where} for place, rule in slots.items()}
+        others = ("skip", request.context, conditions)
+        options = RecommendOptions(k, request.hide_seen, *rules, *others)
     return ModelQuery(options, request.history, request.recency, rows, hidden)
 
 
@@ -316,14 +321,18 @@ class FilterCache:
             allowed = both(allowed, self._match_condition(options.where))
         limits = tuple(self._limits(*limit) for limit in (options.per or {}).items())
         boosts = self._boosts(_make_hashable(options.boost)) if options.boost else None
-        return ItemFilter(options.hide_seen, allowed, limits, boosts)
+        slots = tuple(
+            Slot(place, self._match_condition(where))
+            for place, where in parse_slots(options.slots or {}, options.k)
+        )
+        return ItemFilter(options.hide_seen, allowed, limits, boosts, slots)
 
     def is_slow(self, options: RecommendOptions) -> bool:
         """Would building the item filter delay other requests in the event loop noticeably?
 
         True with `per` (a limit of items by column value), `boost` (changes of scores by column
-        value), more than 1,000 ids in `allow` and `deny`, or a condition (`where`) that is not
-        cached and long for the number of items.
+        value) or `slots`, with more than 1,000 ids in `allow` and `deny`, or with a condition
+        (`where`) that is not cached and long for the number of items.
         """
         if not options.has_item_rules:
             return False
@@ -331,7 +340,9 @@ class FilterCache:
             return True
         where = options.where or ""
         is_long = len(where) * len(self._model.fitted.items) > _LONG_CONDITION
-        return bool(options.per or options.boost) or (is_long and where not in self._conditions)
+        return bool(options.per or options.boost or options.slots) or (
+            is_long and where not in self._conditions
+        )
 
     def _match_condition(self, where: str) -> Array:
         """Return a flag (uint8) per item: whether it meets a condition; the latest are cached."""
@@ -346,6 +357,23 @@ class FilterCache:
             if len(self._conditions) > self._max_conditions:
                 self._conditions.popitem(last=False)
         return flags
+
+
+def mark_slots(
+    answer: schemas.Recommendations, positions: Array, slots: Sequence[Slot]
+) -> schemas.Recommendations:
+    """Return an answer with its items in slots marked, and slots without an item named.
+
+    positions: of the answer's items, in the model's vocabulary.
+    """
+    if slots:
+        flags = are_in_slots(positions, np.arange(1, len(positions) + 1), slots)
+        for item, flag in zip(answer.items, flags.tolist(), strict=True):
+            if flag:
+                item.slot = True
+        filled = set((np.flatnonzero(flags) + 1).tolist())
+        answer.empty_slots = [slot.place for slot in slots if slot.place not in filled]
+    return answer
 
 
 def hide_items(item_filter: ItemFilter, hidden: frozenset[int], n_items: int) -> ItemFilter:

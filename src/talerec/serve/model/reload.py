@@ -17,6 +17,7 @@ from talerec.serve import SharedState, resident_bytes
 from talerec.serve.model.copies import Copies, Signature, read_signature
 from talerec.serve.model.item_updates import ItemUpdates
 from talerec.serve.model.served import ServedModel
+from talerec.serve.model.warming import warm_model
 
 logger = logging.getLogger("talerec")
 
@@ -137,7 +138,7 @@ class ModelHolder:
         """
         try:
             loaded = ServedModel(copy, verify=verify)
-            loaded.warm()
+            warm_model(loaded)
             self._prepare(loaded)
             self._updates.warm(loaded)
             loaded = self._updates.apply_to(loaded)

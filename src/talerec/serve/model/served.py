@@ -11,6 +11,7 @@ from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from talerec.artifact import read_artifact
@@ -26,6 +27,7 @@ from talerec.models.core import (
     rank_top,
     rank_with_reasons,
 )
+from talerec.runtime import Array
 from talerec.serve import ABSENT, ApiError, no_histories, schemas
 from talerec.serve.model.catalogue import Catalogue
 from talerec.serve.model.explanations import explain_item
@@ -37,6 +39,7 @@ from talerec.serve.model.queries import (
     UserRows,
     hide_items,
     join_users,
+    mark_slots,
     read_history,
     weights_per_row,
 )
@@ -46,7 +49,6 @@ _REASONS = 3  # history rows that a recommendation names
 _MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
 _MAX_RECENCIES = 64  # values of `recency` whose models are cached
 _HIDE_SEEN = RecommendOptions(hide_seen=True)
-_WARM_ROWS = 3  # rows of the histories that compile the kernels
 
 Outcome = schemas.Recommendations | Exception
 
@@ -120,31 +122,6 @@ class ServedModel:
         if self.live is None:
             return self.version
         return f"{self.version} {self.live.resets} {len(self.items)}"
-
-    def warm(self) -> None:
-        """Answer one small query of each kind, so that all kernels are compiled beforehand.
-
-        A query has a history and options. The answers are discarded; the queries use the first
-        items and the first user of the log.
-        """
-        ids = self.catalogue.ids.take(list(range(min(_WARM_ROWS, len(self.items)))))
-        rows = [schemas.HistoryRow(item_id) for item_id in ids]
-        plain = RecommendOptions(1)
-        for hide_seen in (False, True):
-            self.recommend(ModelQuery(RecommendOptions(1, hide_seen, deny=ids[:1]), rows))
-        timed = [schemas.HistoryRow(item_id, second) for second, item_id in enumerate(ids)]
-        self.recommend(ModelQuery(plain, timed))
-        self.recommend(ModelQuery(plain, []))
-        for name in self.rule_columns[:1]:
-            options = RecommendOptions(1, per={name: 1}, boost={name: {}})
-            self.recommend(ModelQuery(options, rows))
-        if (log := self.model.fitted.log) is not None:
-            user_rows = UserRows(log.item[: log.ptr[1]], log.time[: log.ptr[1]])
-            self.recommend(ModelQuery(plain, [], rows=user_rows))
-        self.similar(schemas.SimilarRequest(ids[0], 1))
-        self.explain(ids[0], ModelQuery(plain, rows))
-        self.search(str(ids[0]), 1)
-        _ = self.catalogue.columns
 
     @property
     def rule_columns(self) -> list[str]:
@@ -246,9 +223,13 @@ class ServedModel:
         answers, begin = [], 0
         for q, n_items in enumerate(lists.counts):
             if self._uses_model_list(histories, q, n_items, queries[q].is_unknown_user):
-                answer = schemas.Recommendations(self.version, items[begin : begin + n_items])
+                listed = slice(begin, begin + n_items)
+                answer = schemas.Recommendations(self.version, items[listed])
+                mark_slots(answer, np.array(lists.items[listed], int), item_filter.slots)
             else:
-                answer = self._recommend_trending(options.k, item_filter)
+                ranking = self.popular.ranked()
+                answer = self.list_ranking(*ranking, options.k, item_filter)
+                answer.fallback = "trending"
             answers.append(answer)
             begin += n_items
         return answers
@@ -280,13 +261,20 @@ class ServedModel:
         has_scores = n_items or self.model.fitted.weights.base is not None
         return bool(has_scores and not is_unknown) or histories.has_known_item(q)
 
-    def _recommend_trending(self, k: int, item_filter: ItemFilter) -> schemas.Recommendations:
-        """Return the fallback: the k most popular items of the last days, under the same filter."""
-        items, counts, boosts = filter_ranking(*self.popular.ranked(), k, item_filter)
+    def list_ranking(
+        self, ranking: Array, scores: Array, k: int, item_filter: ItemFilter
+    ) -> schemas.Recommendations:
+        """Return the first k items of a ranking of all items that a filter allows.
+
+        ranking: item positions, best first; scores: in the same order.
+        """
+        items, scores, boosts = filter_ranking(ranking, scores, k, item_filter)
         reasons: list[list[schemas.Reason]] = [[] for _ in items]
-        scores, boost = counts.tolist(), boosts.tolist()
-        ranked = self.catalogue.rank_items(items.tolist(), scores, count(1), reasons, boost)
-        return schemas.Recommendations(self.version, ranked, "trending")
+        ranked = self.catalogue.rank_items(
+            items.tolist(), scores.tolist(), count(1), reasons, boosts.tolist()
+        )
+        answer = schemas.Recommendations(self.version, ranked)
+        return mark_slots(answer, items, item_filter.slots)
 
     # -- items and users --
 

@@ -103,7 +103,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         (
             "msgspec",
             "serve.schemas serve.errors serve.model.served serve.http.app serve.http.openapi"
-            " serve.http.item_schemas serve.http.audience_schemas",
+            " serve.http.item_schemas serve.http.audience_schemas serve.named_lists",
         ),
         ("sqlite3", "data.read.databases"),
         ("duckdb", "data.read.databases"),

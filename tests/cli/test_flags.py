@@ -366,12 +366,9 @@ PYTHON_ONLY = {"task_pairs", "task_rows", "by", "folder"}
 
 
 def test_every_parameter_in_an_error_of_the_library_has_a_flag() -> None:
-    declared = {
-        flag
-        for command in typer.main.get_command(main.app).commands.values()
-        for param in command.params
-        for flag in param.opts
-    }
+    commands = [*typer.main.get_command(main.app).commands.values()]
+    commands += [each for group in commands for each in getattr(group, "commands", {}).values()]
+    declared = {flag for command in commands for param in command.params for flag in param.opts}
     parameters = listed_parameters()
     assert parameters >= {"time_unit", "sep", "item_key", "time_split"}
     without_flag = {name for name in parameters if flag_of(name).split()[0] not in declared}

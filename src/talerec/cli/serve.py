@@ -78,6 +78,15 @@ class ProcessOptions:
         list[Path],
         option("--beside", "NAME.tale", "Another model to compare with; repeatable.", _PROCESS),
     ] = field(default_factory=list)
+    lists: Annotated[
+        Path | None,
+        option(
+            "--lists",
+            "FILE",
+            "Named lists, in a file of TOML or JSON; GET /v1/lists/NAME shows them.",
+            _PROCESS,
+        ),
+    ] = None
     image_host: Annotated[
         list[str],
         option("--image-host", "ORIGIN", "The page may show images from this origin.", _PROCESS),

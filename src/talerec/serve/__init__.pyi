@@ -6,6 +6,9 @@ from talerec.serve.errors import no_histories as no_histories
 from talerec.serve.errors import not_ready as not_ready
 from talerec.serve.errors import store_unavailable as store_unavailable
 from talerec.serve.errors import too_many as too_many
+from talerec.serve.named_lists import POPULAR as POPULAR
+from talerec.serve.named_lists import NamedList as NamedList
+from talerec.serve.named_lists import read_named_lists as read_named_lists
 from talerec.serve.schemas import ABSENT as ABSENT
 from talerec.serve.schemas import Absent as Absent
 from talerec.serve.schemas import encode as encode

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from talerec.data import duration_seconds
 from talerec.errors import TalerecError
+from talerec.serve.named_lists import NamedList, read_named_lists
 from talerec.serve.tokens import TOKEN_VARIABLE, Tokens, check_token, parse_tokens, read_token_file
 from talerec.store import HIDE_DAYS, ID_KINDS, MAX_NAME, NEGATIVE_EVENTS, NegativeFeedback
 
@@ -76,6 +77,7 @@ class Settings:
     learn: float | None = None  # seconds between two fits in the background; None: no fits
     refit_every: int | None = None  # rounds of learning, the last one a refit; None: the model's
     max_events: int = 10_000  # events in one request
+    lists: Path | None = None  # file of named lists, TOML or JSON
     watch: float = 1.0  # seconds between checks for a new artifact
     hang_timeout: float = 20.0  # seconds without a sign of life until a worker is replaced
     start_timeout: float = 900.0  # seconds for loading models and compiling kernels at the start
@@ -107,9 +109,14 @@ class Settings:
                 self._refuse("negative_events", f"names of events have 1 to {MAX_NAME} characters")
         if not self.hide_for > 0:
             self._refuse("hide_for", "it must be above 0")
+        self.load_lists()
         self._check_origins()
         self._check_choices()
         self._check_shares()
+
+    def load_lists(self) -> dict[str, NamedList]:
+        """Return the lists of the file `lists` by name; TalerecError if it cannot be used."""
+        return {} if self.lists is None else read_named_lists(self.lists)
 
     @property
     def needs_token(self) -> bool:

@@ -19,7 +19,7 @@ from talerec.serve import ApiError, Settings, SharedState, Tokens, TokenWatch
 from talerec.serve.http import messages
 from talerec.serve.http.access import Access
 from talerec.serve.http.messages import ClientGone, HttpRequest, Receive, Response
-from talerec.serve.http.routes import COUNTED_PATHS, ITEM, OTHER, USER, Api, Route
+from talerec.serve.http.routes import COUNTED_PATHS, ITEM, LIST, OTHER, USER, Api, Route
 from talerec.serve.http.tracing import build_tracer
 from talerec.serve.model import ModelHolder, ServedModel
 from talerec.serve.users import UserState
@@ -31,7 +31,11 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _CLOSE = (b"connection", b"close")
 _CHUNK = 2**18  # bytes of a response that are written before the client has read the last ones
-_ID_PATHS = {"/v1/users/": USER, "/v1/items/": ITEM}  # beginnings of paths, and their routes
+_ID_PATHS = {
+    "/v1/users/": USER,
+    "/v1/items/": ITEM,
+    "/v1/lists/": LIST,
+}  # beginnings of paths, and their routes
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 
 

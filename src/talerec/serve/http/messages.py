@@ -198,6 +198,23 @@ def parse_search(query: bytes, *, has_ids: bool = False) -> Search:
     return Search(text, int(limit), ids)
 
 
+def parse_list_query(query: bytes) -> tuple[int | None, str | None]:
+    """Return `k` and `user_id` of a query string, None where absent; ApiError 422 if wrong.
+
+    `k` is the number of items of a named list, `user_id` the user who sees it.
+    """
+    values = dict(_parse_query(query))
+    if unknown := set(values) - {"k", "user_id"}:
+        message = f"there is no parameter {min(unknown)[:50]!r}; there are k, user_id"
+        raise ApiError(422, "invalid", message)
+    k = values.get("k")
+    if k is None:
+        return None, values.get("user_id")
+    if not (k.isascii() and k.isdecimal() and len(k) < 9 and int(k) >= 1):
+        raise ApiError(422, "invalid", f"k is {k[:50]!r}; it must be a whole number from 1")
+    return int(k), values.get("user_id")
+
+
 def split_model_name(query: bytes) -> tuple[str | None, bytes]:
     """Return the model that a query string names (`beside=NAME`), and the rest of the string.
 

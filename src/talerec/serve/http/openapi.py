@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from talerec import __version__
+from talerec.models.core import MAX_SLOTS
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
 from talerec.serve.http.audience_schemas import AudienceRequest, ItemAudience
 from talerec.serve.http.item_schemas import (
@@ -131,6 +132,8 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
     if model is not None:
         for rule in (recommend["per"], recommend["boost"], explain["boost"]):
             _write_columns(rule, model.rule_columns)
+    places = {"pattern": "^[1-9][0-9]{0,3}$"}
+    recommend["slots"]["anyOf"][0] |= {"propertyNames": places, "maxProperties": MAX_SLOTS}
     batch["requests"]["maxItems"] = settings.max_batch
     audience = components["AudienceRequest"]["properties"]
     audience |= {"k": {**audience["k"], "maximum": settings.max_k}, "as_of": _AS_OF}
@@ -231,6 +234,11 @@ _ITEM_SEARCH = (
     _query_parameter("id", "The items with these ids, instead of a search.", _IDS),
 )
 _USER_SEARCH = (_query_parameter("q", "Beginning of the id.", _TEXT), _LIMIT)
+_LIST_QUERY = (
+    {**_USER, "name": "list_name"},
+    _query_parameter("k", "Number of items.", {"type": "integer", "minimum": 1}),
+    _query_parameter("user_id", "The user who sees the list.", {"type": "string"}),
+)
 _OPERATIONS = (
     _Operation("post", "/v1/recommend", "recommend", "The next items after a history",
                "Recommendations", (403, 404), "model", "RecommendRequest"),
@@ -279,6 +287,14 @@ _STORE_OPERATIONS = (
 )  # fmt: skip
 
 
+_LIST_OPERATIONS = (
+    _Operation("get", "/v1/lists", "getLists", "The names of the named lists", "object", (503,)),
+    _Operation("get", "/v1/lists/{list_name}", "getList",
+               "The items of a list that everybody sees", "Recommendations",
+               (400, 403, 404, 409, 422, 503), "model", None, _LIST_QUERY),
+)  # fmt: skip
+
+
 def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     """Return the OpenAPI operations, by URL path and then by HTTP method.
 
@@ -289,7 +305,8 @@ def _build_paths(settings: Settings, model: ServedModel | None) -> Json:
     kinds = IdKinds() if model is None else find_id_kinds(settings, model)
     item_id = _INTEGER_ID if kinds.item == "integer" else _STORED_ID
     paths: Json = {}
-    for operation in (*_OPERATIONS, *(_STORE_OPERATIONS if settings.store else ())):
+    of_store = _STORE_OPERATIONS if settings.store else ()
+    for operation in (*_OPERATIONS, *of_store, *(_LIST_OPERATIONS if settings.lists else ())):
         built = _build_operation(operation, settings, examples)
         if operation.name in ("putItem", "deleteItem"):
             built["parameters"] = [{**_ITEM, "schema": item_id}]

@@ -16,8 +16,10 @@ from talerec.serve.http import messages
 from talerec.serve.http.access import Access
 from talerec.serve.http.audience_routes import AudienceRoutes
 from talerec.serve.http.item_routes import ItemRoutes
+from talerec.serve.http.list_routes import ListRoutes
 from talerec.serve.http.messages import HttpRequest, Response, read_json, tag_response
 from talerec.serve.http.openapi import build_document
+from talerec.serve.http.page_routes import build_page_handler
 from talerec.serve.http.recommend_queue import RecommendQueue
 from talerec.serve.http.shown import ShownLists
 from talerec.serve.http.user_routes import UserRoutes
@@ -30,13 +32,15 @@ Request = TypeVar("Request", bound=schemas.HistoryRequest)
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 USER = "/v1/users/{user_id}"
+LIST = "/v1/lists/{list_name}"
 ITEM = "/v1/items/{item_id}"
 #: Every path that is counted by its own name in the metrics; all other paths are `OTHER`.
 OTHER = "other"
 COUNTED_PATHS = (
     *("/v1/recommend", "/v1/recommend:batch", "/v1/similar", "/v1/explain", "/v1/audience"),
-    "/v1/items",
+    *("/v1/items", "/v1/lists"),
     ITEM,
+    LIST,
     *("/v1/users", USER, "/v1/events", "/v1/stats", "/v1/model", "/v1/reload"),
     *("/health/live", "/health/ready", "/metrics", "/openapi.json", *static.FILES, OTHER),
 )
@@ -92,6 +96,7 @@ class Api:
         )
         self.items = ItemRoutes(settings, shared, user_state, self.run_in_thread)
         self.audiences = AudienceRoutes(settings, self.users, self.run_in_thread)
+        self.lists = ListRoutes(settings, self.users, self.shown, self.run_in_thread)
         self.routes = self._build_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
@@ -116,6 +121,8 @@ class Api:
                 self.items.get_item,
                 writers={"PUT": self.items.put_item, "DELETE": self.items.delete_item},
             ),
+            "/v1/lists": Route("GET", self.lists.get_names),
+            LIST: Route("GET", self.lists.get_list),
             "/v1/users": Route("GET", self._search_users),
             USER: Route("GET", self.users.get_user, writers={"DELETE": self.users.delete_user}),
             "/v1/events": Route("POST", self.users.add_events, uses_model=False, writes=True),
@@ -126,7 +133,7 @@ class Api:
             "/health/ready": Route("GET", self._report_ready, False, False),
             "/metrics": Route("GET", self._metrics, uses_model=False),
             "/openapi.json": Route("GET", self._openapi, False, False),
-            **{path: Route("GET", _page_handler(page), False, False) for path, page in pages},
+            **{path: Route("GET", build_page_handler(page), False, False) for path, page in pages},
         }
 
     def stop(self) -> None:
@@ -381,19 +388,3 @@ class Api:
         """
         model = None if self._access.find_right(http) is None else http.current
         return tag_response(http, encode(build_document(self._settings, model)))
-
-
-def _page_handler(page: static.Page) -> Handler:
-    """Return the handler of a static file of the web page.
-
-    The handler answers 304 if the client has the file; else it sends the plain or the gzip form, as
-    the client accepts.
-    """
-
-    async def handler(http: HttpRequest) -> Response:
-        """Return the static file, or 304 without a body."""
-        if messages.has_tag(http, page.tag):
-            return Response(b"", page.plain.headers, 304)
-        return page.compressed if messages.needs_gzip(page.plain, http) else page.plain
-
-    return handler

@@ -84,13 +84,14 @@ class ShownLists:
             self._explorer.explore(model, query, answer)
 
     def sign_and_keep(
-        self, http: HttpRequest, request: schemas.RecommendRequest, answer: schemas.Recommendations
-    ) -> None:
+        self, http: HttpRequest, request: schemas.RecommendRequest, answer: schemas.Recommendations,
+        list_name: str | None = None,
+    ) -> None:  # fmt: skip
         """Give an answer its id, and queue it if the user belongs to the kept share.
 
         Not kept are answers that nobody sees (`impression` is false), those for another time
         (`as_of`), and those of a model that the query string chose. Of anonymous visitors, a
-        random share of the answers is kept.
+        random share of the answers is kept. `list_name` is the name of a named list.
         """
         time = now_us()
         answer.recommendation_id = shown_id = self._signer.make_id(time)
@@ -99,7 +100,8 @@ class ShownLists:
         user = None if request.user_id is None else str(request.user_id)
         if not is_in_share(user or shown_id, self._settings.impressions, _SAMPLE):
             return
-        self._queue.add(ShownAnswer(answer, user, time, http.role, _describe_rules(request)))
+        rules = _describe_rules(request)
+        self._queue.add(ShownAnswer(answer, user, time, http.role, rules, list_name))
 
     def check_ids(self, events: list[Event]) -> tuple[list[Event], int]:
         """Return events without ids of answers that no service of this store gave, and a count.

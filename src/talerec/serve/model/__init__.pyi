@@ -9,6 +9,8 @@ from talerec.serve.model.queries import ModelQuery as ModelQuery
 from talerec.serve.model.queries import UserRows as UserRows
 from talerec.serve.model.queries import build_query as build_query
 from talerec.serve.model.queries import format_time as format_time
+from talerec.serve.model.queries import hide_items as hide_items
 from talerec.serve.model.queries import parse_time as parse_time
+from talerec.serve.model.rankings import RankingCache as RankingCache
 from talerec.serve.model.reload import ModelHolder as ModelHolder
 from talerec.serve.model.served import ServedModel as ServedModel

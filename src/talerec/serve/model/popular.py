@@ -118,7 +118,7 @@ class PopularItems:
         """
         log = self._fitted.log
         if log is not None and log.rows:
-            return _count_rows(log, int(log.time.max()) - round(RECENT_DAYS * DAY))
+            return count_rows(log, int(log.time.max()) - round(RECENT_DAYS * DAY))
         counts = self._fitted.recent_counts
         return np.zeros(len(self._fitted.items)) if counts is None else counts
 
@@ -165,10 +165,10 @@ class PopularItems:
         if log is None:  # the artifact has only the counts of the log's last days
             is_recent = self._fitted.training.get("last_time", 0) >= since
             return self._recent_log_counts if is_recent else np.zeros_like(self._recent_log_counts)
-        return _count_rows(log, since)
+        return count_rows(log, since)
 
 
-def _count_rows(log: Log, since: int) -> Array:
+def count_rows(log: Log, since: int) -> Array:
     """Return the (weighted) rows of each item since a time, at most three of each user.
 
     `since` is in microseconds since 1970; the result is a float array by item position (its number

@@ -21,6 +21,7 @@ from talerec.store.follow import follow_lines as follow_lines
 from talerec.store.ids import MAX_ID as MAX_ID
 from talerec.store.ids import IdKinds as IdKinds
 from talerec.store.ids import validate_id as validate_id
+from talerec.store.impressions import RECOMMENDATION_ID as RECOMMENDATION_ID
 from talerec.store.impressions import IdSigner as IdSigner
 from talerec.store.impressions import Impression as Impression
 from talerec.store.impressions import ImpressionStore as ImpressionStore

@@ -21,7 +21,7 @@ from talerec.store.measurements import MeasurementStore
 from talerec.store.session import find_deletions, lock_meta
 
 ID_LENGTH = 38  # hexadecimal digits of a recommendation id: 14 of time, 12 random, 12 of signature
-_ID_TEXT = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
+RECOMMENDATION_ID = f"[0-9a-f]{{{ID_LENGTH}}}"  # the pattern of an id
 _PAGE_ROWS = 5000  # rows read by one statement
 _COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
 
@@ -188,6 +188,6 @@ def encode_list(values: Sequence[Any] | None) -> str | None:
 
 def validate_recommendation_id(value: object) -> None:
     """Raise TalerecError unless a value has the form of the ids that answers have."""
-    if not isinstance(value, str) or not _ID_TEXT.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(RECOMMENDATION_ID, value):
         shown = repr(value)[:50]
         raise TalerecError(f"recommendation_id {shown} is not an id as answers have it")

@@ -23,7 +23,7 @@ from talerec.serve.http.item_schemas import (
 )
 from talerec.serve.model import MAX_TIMESTAMP, ServedModel
 from talerec.serve.users import find_id_kinds
-from talerec.store import MAX_ID, IdKinds
+from talerec.store import MAX_ID, RECOMMENDATION_ID, IdKinds
 
 Json = dict[str, Any]
 
@@ -156,6 +156,7 @@ def _write_event_limits(components: Json, settings: Settings, model: ServedModel
     event |= {"user_id": user_id, "item_id": item_id}
     event["event_id"] = {"anyOf": [_STORED_ID, _NULL]}
     event["event"]["anyOf"][0]["pattern"] = _VISIBLE_CHARACTER
+    event["recommendation_id"]["anyOf"][0]["pattern"] = f"^{RECOMMENDATION_ID}$"
     description = f"{_TIME['description']} At most a day in the future; the default is now."
     event["timestamp"] = {"anyOf": [*_TIME["anyOf"], _NULL], "description": description}
 

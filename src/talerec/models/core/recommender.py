@@ -44,10 +44,9 @@ class Recommender(Scorer):
 
         Parameters
         ----------
-        users : list of ids
-            Users of the training log.
-        k : int
-            Length of each list; lists are shorter only where filters or missing scores leave fewer.
+        users, k : list of ids, int
+            Users of the training log; the length of each list, which is shorter only where filters
+            or missing scores leave fewer.
         hide_seen : bool
             Leave out the items of the user's history.
         allow, deny, where : lists of ids, str, optional
@@ -57,27 +56,21 @@ class Recommender(Scorer):
             By the item table: ``{"category": 2}`` for at most two items of a category in a list.
         boost : dict, optional
             By the item table: ``{"brand": {"X": 0.2}}`` adds a fifth of the list's score range to
-            the scores of brand X; a negative number lowers them. The score range is the first score
-            less the hundredth (or the last) of the list without boosts and `per`.
+            the scores of brand X, from the first to the hundredth of the list without boosts.
         unknown : "error" or "skip"
             Whether unknown ids are an error or are ignored.
         as_of : moment, optional
-            Request time; by default the end of the log. Only rows before this time are history
-            (a row at exactly this time is not). The model itself has learned from all its rows. A
+            Request time; by default the end of the log. Only rows before this time are history. A
             date, a datetime, its text, or a number: the size of a number from 10^8 on tells whether
             it counts s, ms, us or ns; a smaller one counts in the log's time unit.
-        context : dict, or a list of dicts, optional
-            For a ranker fitted with context columns: the situation of the requests,
-            ``{"device": "phone"}``, or one dict per user.
+        context : dict, or a list of dicts (one per user), optional
+            The situation of the requests, for a ranker that was fitted with context columns.
         slots : dict, optional
             By place: ``{3: {"where": "campaign = 'spring'"}}`` for the best item of the campaign
-            that is not listed before. If none is left, the place is filled as all others.
+            that is not listed before; without any, the place is filled as others are.
 
-        Returns
-        -------
-        polars.DataFrame
-            Columns user_id, item_id, score, rank; with slots also slot: whether the item meets the
-            condition of its place.
+        Returns: a Polars frame with the columns user_id, item_id, score, rank; with slots also
+        slot: whether a rule chose the item.
 
         Examples
         --------
@@ -87,8 +80,10 @@ class Recommender(Scorer):
         6
         """
         rules = (allow, deny, where, per, boost, as_of, unknown, None, slots)
-        options = RecommendOptions(k, hide_seen, *rules)
-        log = self._training_log("recommend_histories")
+        options, log = (
+            RecommendOptions(k, hide_seen, *rules),
+            self._training_log("recommend_histories"),
+        )
         positions = log.users.positions(users, "user", unknown)
         context = select_context(context, positions >= 0)
         positions = positions[positions >= 0]

@@ -209,11 +209,10 @@ def build_query(
     rows: UserRows | None = None,
     hidden: frozenset[int] = frozenset(),
 ) -> ModelQuery:
-    """Return a client's request as options and a history for one model.
+    """Return a client's request as options and a history for one model, without unknown ids.
 
     `rows` is the history of the user that the request names; None if the request has a history.
-    `hidden` are positions of items that are not listed. A request without `k` (an explanation) gets
-    k = 1. Unknown item ids are skipped.
+    `hidden` are positions of items that are not listed. Explanations have no `k`, and get 1.
     """
     k, per = getattr(request, "k", 1), getattr(request, "per", None)
     rules = (request.allow, request.deny, request.where, per, request.boost, request.as_of)
@@ -221,20 +220,15 @@ def build_query(
     if (*rules, request.context, slots) == _NO_RULES:
         options = _plain_options(k, request.hide_seen)
     else:
-        conditions = None
-        if slots is not None:
-            conditions = {place: {"where": rule.where} for place, rule in slots.items()}
-        others = ("skip", request.context, conditions)
+        conditions = {place: {"where": rule.where} for place, rule in (slots or {}).items()}
+        others = ("skip", request.context, conditions or None)
         options = RecommendOptions(k, request.hide_seen, *rules, *others)
     return ModelQuery(options, request.history, request.recency, rows, hidden)
 
 
 @lru_cache(_MAX_CACHED)
 def _plain_options(k: int, hide_seen: bool) -> RecommendOptions:
-    """Return the options of a request without rules for items, which most requests share.
-
-    Unknown ids are ignored. To build them for every request costs some percent of its time.
-    """
+    """Return the options of requests without rules for items; building them takes time."""
     return RecommendOptions(k, hide_seen, unknown="skip")
 
 

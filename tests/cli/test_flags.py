@@ -123,7 +123,7 @@ def test_evaluations_that_spark_does_not_support_are_refused_before_anything_run
     evaluate = ("evaluate", log, "--engine", "spark")
     assert refusal(*evaluate) == (
         "Spark does not split by leave-one-out; it takes splits by time: "
-        "at:TIME or rolling:TIME,DAYS"
+        "at:TIME, last:10%, rolling:TIME,DAYS or every:TIME"
     )
     at = ("--split", "at:2020-06-01")
     assert refusal(*evaluate, *at, "--model", "sasrec").startswith("Spark does not fit sasrec")

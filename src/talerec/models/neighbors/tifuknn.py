@@ -35,7 +35,7 @@ class TIFUKNN(Model):
     """
 
     name = "tifuknn"
-    summary = "Next baskets: the user's frequent items, and those of similar users"
+    summary = "Next baskets: frequent items, also of similar users"
     paper = (
         "Modeling Personalized Item Frequency Information for Next-basket Recommendation, "
         "SIGIR 2020"

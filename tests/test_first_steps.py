@@ -99,3 +99,38 @@ def test_commands_report_what_a_new_model_lacks_and_which_rows_are_known(tmp_pat
     again = talerec("fit", log, "-o", model, "--model", "tale")
     assert "could be updated, and its replacement cannot" in again.err
     assert "could be updated" not in talerec("fit", log, "-o", model, "--model", "tale").err
+
+
+def test_tune_reports_and_keeps_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    tr.synthetic_log(300, items=20).to_frame().write_csv("log.csv")
+    search = ("tune", "log.csv", "--model", "markov", "--trials")
+    first = talerec(*search, 2, "-o", "best.json")
+    assert first.code == 0
+    note = "trials are kept in best.trials.db, where the same command continues (--study none"
+    assert note in first.err
+    assert "trials: 1 of 2, best NDCG@10 0." in first.err
+    longer = talerec(*search, 3, "-o", "best.json")
+    assert "continuing after 2 trials of the study" in longer.err
+    again = talerec(*search, 3, "-o", "best.json")
+    assert "the study has 3 trials already: none is added" in again.err
+    assert again.out.splitlines()[:8] == longer.out.splitlines()[:8]
+    assert talerec(*search, 1).code == 0
+    names = ["best.json", "best.trials.db", "log.csv", "tune.trials.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_tune_keeps_no_trials_where_none_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    tr.synthetic_log(300, items=20).to_frame().write_csv("log.csv")
+    search = ("tune", "log.csv", "--model", "markov", "--trials", 1)
+    assert "trials are kept" not in talerec(*search, "--study", "none").err
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "tune.trials.db cannot be written: trials are not kept" in talerec(*search).err
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+    message = talerec(*search, "--study", "none", "--workers", 2).err
+    assert "several --workers need a --study that they share" in message

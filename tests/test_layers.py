@@ -97,7 +97,7 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
     [
         ("torch", "solvers.gpu neural.*"),
         ("typer", "cli.main cli.options cli.app cli.completion cli.logs"),
-        ("rich", "cli.terminal cli.tables"),
+        ("rich", "cli.terminal cli.progress"),
         ("optuna", "evaluation.studies"),
         ("uvicorn", "serve.process.http_protocol serve.process.draining_server"),
         (

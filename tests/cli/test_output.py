@@ -16,7 +16,7 @@ import pytest
 
 import talerec as tr
 from command import PYTHONPATH, RUN, run_on_terminal, talerec, works, write_log
-from talerec.cli import terminal
+from talerec.cli import progress, terminal
 from talerec.models.core import RecommenderModel
 
 
@@ -44,7 +44,7 @@ def test_json_is_ascii_if_the_terminal_is_not_utf8(monkeypatch: pytest.MonkeyPat
      (1 / 1440, "1.0 minutes"), (1 / 86_400, "1 seconds"), (4000, "4,000.0 days")],
 )  # fmt: skip
 def test_durations_have_readable_units(days: float | None, text: str) -> None:
-    assert terminal.format_duration(days) == text
+    assert progress.format_duration(days) == text
 
 
 @pytest.mark.parametrize(

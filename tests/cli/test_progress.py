@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command import PYTHONPATH, run_on_terminal
-from talerec.cli import terminal
+from talerec.cli import progress
 from talerec.runtime import stage
 
 # Runs the command with a fit that reports compilation stages, as the library does.
@@ -62,11 +62,32 @@ def test_compiling_leaves_json_alone(tty: bool, log: Path, tmp_path: Path) -> No
 def test_stages_without_a_label_are_silent_in_a_pipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "_named_stages", set())
+    monkeypatch.setattr(progress, "_named_stages", set())
     for _ in range(2):  # a command may show progress several times
-        with terminal.show_progress():
+        with progress.show_progress():
             stage("rank", 10)(10)
             stage("compile", 1)(1)
-    with terminal.show_progress(quiet=True):
+    with progress.show_progress(quiet=True):
         stage("compile", 1)(1)
     assert capsys.readouterr().err == "compiling kernels, once\n"
+
+
+def test_trials_are_counted_in_lines_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(float(second) for second in range(0, 1000, 10))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with progress.show_progress():
+        tick = stage("trials", 10)
+        tick(4)  # of an earlier call, which took no time in this one
+        for n in range(6):
+            tick(1, f"best NDCG@10 0.0{n + 1}00")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "trials: 5 of 10, best NDCG@10 0.0100, about 50 seconds left",
+        "trials: 7 of 10, best NDCG@10 0.0300, about 30 seconds left",
+        "trials: 9 of 10, best NDCG@10 0.0500, about 10 seconds left",
+    ]
+    with progress.show_progress(quiet=True):
+        stage("trials", 2)(1, "best NDCG@10 0.0100")
+    assert capsys.readouterr().err == ""

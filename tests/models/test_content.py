@@ -269,7 +269,7 @@ def test_the_command_fits_recommends_and_explains(tmp_path: Path) -> None:
     rows = talerec("explain", saved, *words).json["contributions"]
     assert rows[0]["shared"].startswith("same brand")
     pytest.importorskip("optuna")
-    tuned = talerec("tune", *files, "--trials", 1, "--set", "dims=4")
+    tuned = talerec("tune", *files, "--trials", 1, "--set", "dims=4", "--study", "none")
     assert f"--items {tmp_path}/items.csv" in tuned.out.replace("\n", " ")
     result = talerec("evaluate", *files, "--json").json
     assert set(result["groups"]["item_rows"]) == {"none", "few", "many"}

@@ -15,14 +15,8 @@ import polars as pl
 from talerec import columns
 from talerec.artifact import check_target
 from talerec.cli.items import Titles, find_titles
-from talerec.cli.terminal import (
-    console,
-    format_number,
-    print_line,
-    print_note,
-    print_table,
-    show_progress,
-)
+from talerec.cli.progress import show_progress
+from talerec.cli.terminal import console, format_number, print_line, print_note, print_table
 from talerec.data import Log, synthetic_log
 from talerec.data.split import Split, leave_one_out
 from talerec.errors import TalerecError

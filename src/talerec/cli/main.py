@@ -18,6 +18,7 @@ from talerec.cli import (
     logs,
     recommend,
     serve,
+    tune,
     warm,
 )
 from talerec.cli.app import app, format_examples, sort_commands
@@ -37,6 +38,7 @@ __all__ = [
     "main",
     "recommend",
     "serve",
+    "tune",
     "warm",
 ]
 

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from talerec.cli.progress import format_duration
 from talerec.cli.terminal import (
-    format_duration,
     format_number,
     format_settings,
     format_timings,

@@ -1,4 +1,4 @@
-"""Output of commands: lines, tables and JSON; on standard error, notes and progress.
+"""Output of commands: lines, tables and JSON; on standard error, notes.
 
 Rich is imported on first use: a command with --json does not need it.
 """
@@ -16,20 +16,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from talerec.cli.options import flag_of
+from talerec.cli.progress import print_status, show_progress
 from talerec.errors import TalerecError, spell_parameters
-from talerec.runtime import Tick, listening, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
 _MAX_INDENTED = 10_000  # characters of JSON that are printed with indents
 _DECIMALS, _MAX_DECIMALS = 4, 12
 _MIN_COMPILATION = 0.05  # seconds of compilation that are reported
 _CONTINUED = ", continued"
-
-#: Labels of stages whose own names say too little.
-_LABELS = {"compile": "compiling kernels, once"}
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -74,19 +70,6 @@ def count_decimals(values: Iterable[float]) -> int:
     if not 0 < largest < math.inf:
         return _DECIMALS
     return min(max(_DECIMALS, 2 - math.floor(math.log10(largest))), _MAX_DECIMALS)
-
-
-def format_duration(days: float | None) -> str:
-    """Return days as text in days, hours, minutes or seconds: the largest unit with 1 or more.
-
-    None becomes a dash.
-    """
-    if days is None:
-        return "-"
-    for unit, length in (("days", 1.0), ("hours", 1 / 24), ("minutes", 1 / 1440)):
-        if days >= length:
-            return f"{days / length:,.1f} {unit}"
-    return f"{days * 86_400:.3g} seconds"
 
 
 def join_first(values: Sequence[Any], limit: int = 10) -> str:
@@ -227,7 +210,7 @@ def _replace_nonfinite(value: Any) -> Any:
     return value
 
 
-# -- standard error: notes and progress ------------------------------------------------------------
+# -- standard error: notes -------------------------------------------------------------------------
 
 
 @contextmanager
@@ -294,103 +277,3 @@ def show_notes(quiet: bool) -> Iterator[None]:
             print_status(note)
         logger.handlers[:] = handlers
         logger.setLevel(level)
-
-
-_bars_on_screen: list[Progress] = []
-_named_stages: set[str] = set()  # labelled stages that this process has printed
-
-
-def print_status(message: str) -> None:
-    """Print one line on standard error, above the progress bars if there are any."""
-    if _bars_on_screen:
-        _bars_on_screen[-1].console.print(message, soft_wrap=True)
-    else:
-        print(message, file=sys.stderr)
-
-
-@contextmanager
-def show_progress(quiet: bool = False) -> Iterator[None]:
-    """Show the progress of the library's long work on standard error during the block.
-
-    The library reports stages: named pieces of work of known size. On a terminal each has a bar;
-    otherwise stages with a label in `_LABELS` print one line, and none with `quiet`.
-    """
-    if not sys.stderr.isatty():
-        with listening(silent if quiet else _print_stage):
-            yield
-        return
-    bars = _ProgressBars()
-    try:
-        with listening(bars):
-            yield
-    finally:
-        bars.close()
-
-
-def _print_stage(name: str, total: float) -> Tick:
-    """Print the label of a stage, if it has one, once in the process; no bar is drawn.
-
-    A stage is a named piece of work of size `total`. The returned function ignores its progress.
-    """
-    if name in _LABELS and name not in _named_stages:
-        _named_stages.add(name)
-        print_status(_LABELS[name])
-    return silent(name, total)
-
-
-class _ProgressBars:
-    """Progress bars on a terminal, one for all stages of the same name.
-
-    A stage is a named piece of work of known size. Calling the bars with both begins a stage; the
-    returned function is called with the amount of work that was just done.
-    """
-
-    def __init__(self) -> None:
-        self._progress: Progress | None = None  # Rich's bars, created for the first stage
-        self._tasks: dict[str, TaskID] = {}  # the bar of each stage, by name
-
-    def __call__(self, name: str, total: float) -> Tick:
-        bars = self._start()
-        if name not in self._tasks:
-            self._tasks[name] = bars.add_task(_LABELS.get(name, name), total=0, words="")
-        task = self._tasks[name]
-        total_before = bars.tasks[bars.task_ids.index(task)].total or 0
-        bars.update(task, total=total_before + total)
-
-        def tick(done: float, words: str = "") -> None:
-            """Advance the stage's bar by an amount of work; `words` is a remark beside the bar."""
-            bars.advance(task, done)
-            if words:
-                bars.update(task, words=words)
-
-        return tick
-
-    def _start(self) -> Progress:
-        """Return Rich's progress bars, `self._progress`; the first call creates and shows them."""
-        if self._progress is None:
-            self._progress = _create_bars()
-            self._progress.start()
-            _bars_on_screen.append(self._progress)
-        return self._progress
-
-    def close(self) -> None:
-        """Remove the bars from the screen, if any were shown."""
-        if self._progress is not None:
-            self._progress.stop()
-            _bars_on_screen.remove(self._progress)
-
-
-def _create_bars() -> Progress:
-    """Return Rich's progress bars on standard error, which vanish when they are stopped."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description:>9}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[words]}"),
-        console=Console(stderr=True, highlight=False, markup=False, emoji=False),
-        transient=True,
-    )

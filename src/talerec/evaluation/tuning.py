@@ -126,7 +126,7 @@ def _tune_by_grid(grid: str, task: Task, log: Log) -> Tuning:
         if not trials or value > max(trial.value for trial in trials):
             logger.info("%s %.4f with %s", task.metric, value, describe_setting(setting))
         trials.append(Trial(number, setting, value, seconds))
-        tick(1)
+        tick(1, _describe_best(task, max(trial.value for trial in trials)))
     return replace(task.result(trials, list(values)), ties=name_tie_order(log, task.ties))
 
 
@@ -144,6 +144,11 @@ def _vary_best(
         best = max(trials, key=lambda trial: trial.value).params if trials else start
         for value in grid_values:
             yield {**best, name: float(value)}
+
+
+def _describe_best(task: Task, value: float) -> str:
+    """Return the remark beside the progress of a search: its best value of the metric so far."""
+    return f"best {task.metric} {value:.4f}"
 
 
 # -- search with Optuna ----------------------------------------------------------------------------
@@ -222,7 +227,9 @@ class _SearchWorker:
         before = self.finished()
         tick = stage("trials", float(self.trials))
         tick(min(len(before), self.trials))
-        if before:
+        if len(before) >= self.trials:
+            logger.info("the study has %d trials already: none is added", len(before))
+        elif before:
             logger.info("continuing after %d trials of the study", len(before))
         best = max((trial.value for trial in before), default=-math.inf)
         while len(self.finished()) < self.trials:
@@ -230,10 +237,10 @@ class _SearchWorker:
                 value, values = self._run_trial(objective)
             except import_optuna().exceptions.UpdateFinishedTrialError:
                 continue  # two processes had reached for the same trial, and the other was first
-            tick(1)
             if value > best:
                 best = value
                 logger.info("%s %.4f with %s", self.task.metric, value, describe_setting(values))
+            tick(1, _describe_best(self.task, best))
 
     def _run_trial(self, objective: Objective) -> tuple[float, dict[str, Any]]:
         """Evaluate the next setting and store it in the study; return its value and the setting.
@@ -320,7 +327,8 @@ def _run_in_processes(
     shows the progress.
     """
     share = max(1, threads.thread_count() // workers)
-    tick, seen = stage("trials", float(worker.trials)), 0
+    tick, seen = stage("trials", float(worker.trials)), min(len(worker.finished()), worker.trials)
+    tick(seen)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running = [
@@ -330,8 +338,10 @@ def _run_in_processes(
             for seed in range(workers)
         ]
         while not all(job.done() for job in running):
-            now = min(len(worker.finished()), worker.trials)
-            tick(now - seen)
+            finished = worker.finished()
+            now = min(len(finished), worker.trials)
+            if now > seen:
+                tick(now - seen, _describe_best(worker.task, max(t.value for t in finished)))
             seen = now
             time.sleep(0.2)
         for job in as_completed(running):

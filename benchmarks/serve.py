@@ -267,9 +267,10 @@ def free_port() -> int:
 
 
 def answers_of(service: Running, requests: list[bytes]) -> list[Any]:
-    """Return the answers to requests over one connection, without the model's version."""
+    """Return the answers to requests over one connection, without version and random id."""
     answers = [json.loads(body) for body in asyncio.run(send(service.port, requests, 1))]
-    return [{key: value for key, value in answer.items() if key != "model"} for answer in answers]
+    ids = {"model", "recommendation_id"}
+    return [{key: value for key, value in answer.items() if key not in ids} for answer in answers]
 
 
 def median_interval(values: list[float]) -> tuple[float, float, float]:

@@ -212,7 +212,11 @@ def test_an_answer_on_positions_is_the_recommendation_with_its_reasons(model):
             )
             largest = explained["contribution"].abs().sort(descending=True).head(2).to_list()
             reasons = slice(begins[n], lists.ends[n])
-            there = [share * lists.scores[n] for share in lists.shares[reasons]]
+            families = lists.families[n] if lists.families else None
+            # shares are of the score, or of the absolute sum of what families add
+            whole = sum(abs(each.contribution) for each in families) if families else None
+            whole = lists.scores[n] if whole is None else whole
+            there = [share * whole for share in lists.shares[reasons]]
             assert [abs(part) for part in there] == pytest.approx([w for w in largest if w])
             for source, part in zip(
                 model.item_ids.gather(lists.sources[reasons]).to_list(), there, strict=True

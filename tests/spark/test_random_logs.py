@@ -96,7 +96,7 @@ def result_or_error(work):
 def test_a_random_log_gives_the_model_of_one_machine(session, tmp_path, monkeypatch, seed):
     from talerec import spark
 
-    monkeypatch.setattr(holdout, "_MIN_QUERIES", 5)  # so that tempo learns from small logs
+    monkeypatch.setattr(holdout, "_MIN_USERS", 5)  # so that tempo learns from small logs
     rng = random.Random(seed)
     frame, (kind, params) = random_rows(rng), random_model(rng)
     has_weights = kind(**params).takes_weights and rng.random() < 0.5

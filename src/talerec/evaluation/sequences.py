@@ -57,7 +57,7 @@ def difference_sequence(current: OutcomeSums, candidate: OutcomeSums) -> tuple[f
     --------
     >>> low, high = difference_sequence(OutcomeSums(9000, 450, 450), OutcomeSums(9000, 630, 630))
     >>> f"{low:.3f} {high:.3f}"
-    '0.008 0.032'
+    '0.009 0.031'
     """
     if min(current.users, candidate.users) < _MIN_USERS:
         return None

@@ -31,7 +31,7 @@ class TIFUKNN(Model):
     >>> import talerec as tr
     >>> log = tr.synthetic_log(2000, seed=1)
     >>> tr.TIFUKNN(nearest=20).fit(log).recommend([1], k=3)["item_id"].to_list()
-    [86, 17, 11]
+    [86, 11, 4]
     """
 
     name = "tifuknn"

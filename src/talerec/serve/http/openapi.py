@@ -7,6 +7,7 @@ service.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -126,6 +127,8 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
         properties |= {"history": history, "as_of": _AS_OF}
         if model is not None and "recency" not in model.model.params:
             properties["recency"] = _NULL
+        if model is not None:
+            properties["context"] = _context_schema(model.model.context_columns)
     max_k = settings.max_k if model is None else min(settings.max_k, len(model.items))
     for properties in (recommend, similar):
         properties["k"] |= {"maximum": max_k, "default": min(10, max_k)}
@@ -185,6 +188,19 @@ def _history_schema(row: Json, max_rows: int) -> Json:
         form = {"type": "object", "properties": properties, "required": required}
         forms.append({**form, "additionalProperties": False})
     return {"anyOf": [{"type": "array", "items": form, "maxItems": max_rows} for form in forms]}
+
+
+def _context_schema(columns: Sequence[tuple[str, bool]]) -> Json:
+    """Return the JSON schema of the option `context` for a model's context columns.
+
+    columns: names, and whether the values are numbers. Without columns the option must be null.
+    """
+    if not columns:
+        return _NULL
+    kinds = {True: ["number", "null"], False: ["string", "integer", "boolean", "null"]}
+    values = {name: {"type": kinds[is_number]} for name, is_number in columns}
+    form: Json = {"type": "object", "properties": values, "additionalProperties": False}
+    return {"anyOf": [form, _NULL], "description": "Values by context column."}
 
 
 def _write_columns(rule: Json, columns: list[str]) -> None:

@@ -58,7 +58,7 @@ def log() -> tr.Log:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Content is taken in with fixed weights, without held-out queries."""
-    name = "talerec.models.tempo.content_model.learn_content_weights"
+    name = "talerec.models.tempo.content_learning.learn_content_weights"
     monkeypatch.setattr(name, lambda fit, rows, tempo: WEIGHTS)
 
 

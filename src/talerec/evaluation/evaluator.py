@@ -14,7 +14,6 @@ from talerec.data import Log, as_log, expand_tie_orders, has_many_ties, name_tie
 from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.case_file import CaseFile
-from talerec.evaluation.first_rows import answer_first_rows
 from talerec.evaluation.leakage import check_training_rows
 from talerec.evaluation.list_metrics import Exposure, build_list_columns, read_categories
 from talerec.evaluation.log_splits import LogSplits
@@ -136,8 +135,17 @@ def _build_result(
         fixed_order_metrics={},
         frame=pl.DataFrame(),
         users_without_target=split.without,
-        first_row_ranks=answer_first_rows(split),
+        first_row_ranks=_answer_first_rows(split),
     )
+
+
+def _answer_first_rows(split: Split) -> pl.DataFrame | None:
+    """Return how trending items rank the first rows of new users; None without such rows."""
+    if split.first_rows is None or not len(split.first_rows):
+        return None
+    from talerec.evaluation.first_rows import answer_first_rows  # with a model of its own
+
+    return answer_first_rows(split)
 
 
 def _check_fitted_to(model: Model, split: Split) -> None:

@@ -22,15 +22,13 @@ from talerec.models.core import Model, rank_targets
 from talerec.models.counting import Trending
 
 
-def answer_first_rows(split: Split) -> pl.DataFrame | None:
-    """Return how trending items rank the first rows of new users; None without such rows.
+def answer_first_rows(split: Split) -> pl.DataFrame:
+    """Return how trending items rank the first rows of new users, which the split must have.
 
     A frame with a row per case: the user's id, and the rank of its item (0: none).
     """
-    cases = split.first_rows
-    if cases is None or not len(cases):
-        return None
-    return rank_first_rows(Trending().fit(split.train), cases, split.user_ids)
+    assert split.first_rows is not None
+    return rank_first_rows(Trending().fit(split.train), split.first_rows, split.user_ids)
 
 
 def rank_first_rows(model: Model, cases: Cases, users: pl.Series) -> pl.DataFrame:
@@ -43,14 +41,12 @@ def rank_first_rows(model: Model, cases: Cases, users: pl.Series) -> pl.DataFram
     return pl.DataFrame({columns.USER: users.gather(cases.user), RANK: ranks})
 
 
-def describe_first_rows(frame: pl.DataFrame | None, ks: Sequence[int]) -> dict[str, Any]:
-    """Return a summary of ranks of first rows (`answer_first_rows`); empty without such rows.
+def describe_first_rows(frame: pl.DataFrame, ks: Sequence[int]) -> dict[str, Any]:
+    """Return a summary of ranks of first rows (`answer_first_rows`).
 
     The dict has `cases` and `users` (their numbers), and `metrics` and `intervals` by name such as
     HR@10. `ks` are the cutoffs.
     """
-    if frame is None:
-        return {}
     names = [expression.meta.output_name() for expression in metric_expressions(ks)]
     sums = sum_case_users(frame, ks)
     ends = np.column_stack(mean_intervals(sums)).tolist()

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from talerec.errors import TalerecError
-from talerec.evaluation.sign_flips import sign_flip_p_value
 from talerec.evaluation.user_sums import UserSums, sum_users
 from talerec.runtime import Array
 
@@ -163,6 +162,8 @@ def compare_pairs(a: Array, b: Array, cases: Array | None = None) -> PairedCompa
     """
     if a.shape != b.shape or not len(a):
         raise TalerecError("a paired comparison takes one value of each model for every user")
+    from talerec.evaluation.sign_flips import sign_flip_p_value  # comparisons alone need it
+
     change = b - a
     sums = sum_users(change[:, None], cases)
     (mean,), (low,), (high,) = sums.means, *difference_intervals(sums)

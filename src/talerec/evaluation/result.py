@@ -14,7 +14,6 @@ from talerec import columns
 from talerec.data import tie_warning
 from talerec.errors import TalerecError, forward_renamed
 from talerec.evaluation import result_text
-from talerec.evaluation.first_rows import describe_first_rows
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.list_metrics import mean_list_columns
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, is_redundant
@@ -82,8 +81,7 @@ class Evaluation(Reportable):
     user_sums
         From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
     first_row_ranks
-        For a split of every row: ranks of the first rows of new users, which are not among the
-        cases, in the order of trending items (see `answer_first_rows`); not saved.
+        For a split of every row: ranks of new users' first rows by `answer_first_rows`. Not saved.
 
     Examples
     --------
@@ -92,10 +90,8 @@ class Evaluation(Reportable):
     >>> result = tr.evaluate(tr.Popular().fit(split.train), split)
     >>> result
     Evaluation(popular, leave-one-out, 153 test cases: HR@10 0.5490, NDCG@10 0.2759)
-    >>> round(result.metrics["HR@10"], 4)
-    0.549
-    >>> result.frame["rank"].head(3).to_list()
-    [17, 9, 21]
+    >>> result.metrics["HR@10"], result.frame["rank"].head(3).to_list()
+    (0.5490196078431373, [17, 9, 21])
     """
 
     model: str
@@ -262,6 +258,10 @@ class Evaluation(Reportable):
     @cached_property
     def first_rows(self) -> dict[str, Any]:
         """How trending items answer first rows of new users: cases, users, metrics, intervals."""
+        if self.first_row_ranks is None:
+            return {}
+        from talerec.evaluation.first_rows import describe_first_rows
+
         return describe_first_rows(self.first_row_ranks, self.ks)
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -14,8 +14,10 @@ from talerec.data import Context, TimeLike, time_to_microseconds
 from talerec.errors import TalerecError
 from talerec.models.core.boosts import BoostSpec, ItemBoosts, build_boosts
 from talerec.models.core.persistence import Fitted
-from talerec.models.core.slots import Slot, SlotSpec, parse_slots
 from talerec.runtime import Array
+
+if TYPE_CHECKING:
+    from talerec.models.core.slots import Slot, SlotSpec
 
 Ids = Sequence[Any] | pl.Series
 
@@ -89,11 +91,15 @@ class RecommendOptions:
             allowed = both(allowed, matching_items(model, self.where))
         limits = tuple(limit_column(model, *limit) for limit in (self.per or {}).items())
         boosts = build_boosts(item_table(model, "boost"), self.boost) if self.boost else None
-        slots = [
-            Slot(place, matching_items(model, where))
-            for place, where in parse_slots(self.slots or {}, self.k)
-        ]
-        return ItemFilter(self.hide_seen, allowed, limits, boosts, tuple(slots))
+        slots = self._build_slots(model) if self.slots else ()
+        return ItemFilter(self.hide_seen, allowed, limits, boosts, slots)
+
+    def _build_slots(self, model: HasFit) -> tuple[Slot, ...]:
+        """Return the places of the list that only some items may take, as flags per item."""
+        from talerec.models.core.slots import Slot, parse_slots  # most lists have none
+
+        pairs = parse_slots(self.slots or {}, self.k)
+        return tuple(Slot(place, matching_items(model, where)) for place, where in pairs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ import polars as pl
 from talerec import columns
 from talerec.data import Context, Histories, Log, TimeLike
 from talerec.errors import TalerecError
-from talerec.models.core.audience import audience_frame, rank_audience
 from talerec.models.core.boosts import BoostSpec
 from talerec.models.core.filters import Ids, ItemFilter, RecommendOptions
 from talerec.models.core.inference import explain_boosts, rank_top, user_histories
@@ -197,6 +196,8 @@ class Recommender(Scorer):
         >>> model.audience(model.item_ids[0], k=3).columns
         ['user_id', 'list_rank', 'lead', 'rank']
         """
+        from talerec.models.core.audience import audience_frame, rank_audience
+
         log = self._training_log("recommend_histories")
         position = int(self.fitted.items.positions([item], "item", "error")[0])
         options = RecommendOptions(k, hide_seen, as_of=as_of)

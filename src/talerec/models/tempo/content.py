@@ -21,14 +21,11 @@ import polars as pl
 from talerec.data import DATE, DAY, UNTIMED, Histories, ItemColumn, parse_dates
 from talerec.models.content import Content, ItemEncoder, encode_queries
 from talerec.models.core import require
+from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX
 from talerec.ranking import Block, Query, Weights, make_block, recency_query
 from talerec.runtime import Array, sparse
 
-#: Number of the first block of content; the second one holds freshness.
-CONTENT_BLOCK = 3
-
 FEW_ROWS = 5  # training rows from which an item has many
-_PREFIX = "content_"
 _NO_DATE = 1e18  # days, in saved models
 _RECENCY = Content().recency  # decay length of history weights, in rows
 _MAX_BUCKETS = 400  # of dates after the end of the training rows
@@ -93,12 +90,12 @@ class ItemScores:
 
         types: of the columns of the item table.
         """
-        if f"{_PREFIX}weights" not in arrays:
+        if f"{CONTENT_PREFIX}weights" not in arrays:
             return None
         stored = {
-            name.removeprefix(_PREFIX): array
+            name.removeprefix(CONTENT_PREFIX): array
             for name, array in arrays.items()
-            if name.startswith(_PREFIX)
+            if name.startswith(CONTENT_PREFIX)
         }
         new, few, many, freshness, lifetime = stored["weights"].tolist()
         days = np.where(stored["days"] == _NO_DATE, np.nan, stored["days"])
@@ -120,7 +117,7 @@ class ItemScores:
             "weights": np.array([*by_class, freshness, lifetime]),
             "log_end": np.array([self.log_end]),
         }
-        return {_PREFIX + name: array for name, array in arrays.items()}
+        return {CONTENT_PREFIX + name: array for name, array in arrays.items()}
 
     def check(self, n_items: int) -> None:
         """Raise TalerecError if arrays, read from an artifact, do not fit together."""

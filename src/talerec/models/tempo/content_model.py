@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
 
 from talerec.data import Histories, ItemColumn, Log
 from talerec.errors import UndescribedItemsError
-from talerec.models.content import Content, extend_fitted, is_described, place_rows
 from talerec.models.core import AUTO, ITEM_COLUMNS, UNSEEN_ITEMS, FitCache, Fitted, require
-from talerec.models.tempo.content import (
-    CONTENT_BLOCK,
-    ItemScores,
-    classify_items,
-    pad_weights,
-    read_days,
-)
-from talerec.models.tempo.content_learning import DIMS, learn_content_weights
 from talerec.models.tempo.plan_cache import PlanCachingModel
-from talerec.models.tempo.query import check_weights, split_blocks
+from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX, check_weights, split_blocks
 from talerec.ranking import DenseBlock, Query, Weights
+
+if TYPE_CHECKING:  # at run time only models with content import it
+    from talerec.models.tempo.content import ItemScores
 
 _MAX_ITEMS = 200_000  # of log and item table, up to which a query's cost is bearable
 _MAX_DENSE = 12_000  # if item-item weights are stored densely
@@ -50,9 +44,7 @@ class ContentTakingModel(PlanCachingModel):
     def _content(self) -> ItemScores | None:
         """The scores by content of the fit; None without. Cached for the fit."""
         if self._scores_cache is None or self._scores_cache[0] is not self.fitted:
-            types = [ItemColumn(**each) for each in self.fitted.training.get(ITEM_COLUMNS, [])]
-            arrays = self.fitted.weights.query_arrays
-            self._scores_cache = (self.fitted, ItemScores.restore(arrays, types))
+            self._scores_cache = (self.fitted, _restore_scores(self.fitted))
         return self._scores_cache[1]
 
     def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
@@ -70,6 +62,10 @@ class ContentTakingModel(PlanCachingModel):
 
         log: the rows of the fit, with the items that only the item table has.
         """
+        from talerec.models.content import Content
+        from talerec.models.tempo.content import ItemScores
+        from talerec.models.tempo.content_learning import DIMS, learn_content_weights
+
         plain = self.with_params(content="off")
         weights = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
         if weights is None:
@@ -99,6 +95,8 @@ class ContentTakingModel(PlanCachingModel):
         scores, fitted = self._content, self.fitted
         if scores is None:
             return super().add_items(table)
+        from talerec.models.content import extend_fitted, place_rows
+
         placed = place_rows(fitted, table)
         more = scores.with_rows(placed.rows, placed.positions, len(placed.items))
         weights = _add_content(fitted.weights, more)
@@ -112,6 +110,8 @@ class ContentTakingModel(PlanCachingModel):
         scores = self._content
         if scores is None or log.info is None:
             return weights
+        from talerec.models.tempo.content import classify_items, read_days
+
         encoder = scores.encoder
         updated = replace(
             scores, features=np.ascontiguousarray(encoder.encode(log.info).T),
@@ -151,9 +151,22 @@ class ContentTakingModel(PlanCachingModel):
         """
         if log.catalogue is None or log.catalogue.is_empty() or log.unit == "none":
             return False
+        from talerec.models.content import is_described
+
         n_items = len(log.items) + len(log.catalogue)
         is_dense = isinstance(self.fitted.weights.blocks[0], DenseBlock)
         return n_items <= (_MAX_DENSE if is_dense else _MAX_ITEMS) and is_described(log)
+
+
+def _restore_scores(fitted: Fitted) -> ItemScores | None:
+    """Return the scores by content that a fit stored; None if it took none in."""
+    arrays = fitted.weights.query_arrays
+    if not any(name.startswith(CONTENT_PREFIX) for name in arrays):
+        return None
+    from talerec.models.tempo.content import ItemScores
+
+    types = [ItemColumn(**each) for each in fitted.training.get(ITEM_COLUMNS, [])]
+    return ItemScores.restore(arrays, types)
 
 
 def _add_content(weights: Weights, scores: ItemScores) -> Weights:
@@ -161,5 +174,7 @@ def _add_content(weights: Weights, scores: ItemScores) -> Weights:
 
     weights: of the first items that `scores` has.
     """
+    from talerec.models.tempo.content import pad_weights
+
     blocks = [*pad_weights(weights, len(scores.classes)), *scores.blocks()]
     return Weights(blocks, query_arrays={**weights.query_arrays, **scores.to_arrays()})

@@ -42,6 +42,8 @@ from talerec.ranking import (
 from talerec.runtime import Array, Arrays, as_readonly, count_before, kernel, template
 
 POPULARITY_BLOCK = 2  # number of the block of snapshots, after item-item weights and repeats
+CONTENT_BLOCK = 3  # of the first block of content, if there is one; the second holds freshness
+CONTENT_PREFIX = "content_"  # of names of stored arrays
 
 _MIN_HISTORY_WEIGHT = 0.01  # of a history after any inactivity
 _DELAY_SHARE = 0.01  # of the log's time span, after whose end requests count as delayed

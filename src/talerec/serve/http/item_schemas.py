@@ -1,8 +1,8 @@
-"""The JSON of items: responses, and the schema of an item's fields by columns of a table."""
+"""The JSON of items: responses, and schemas of values by column, also of contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -56,6 +56,20 @@ def build_fields_schema(fields: Mapping[str, ItemField] | None, time: Json) -> J
         if schema is not None
     }
     return {**_ANY_OBJECT, "properties": properties, "additionalProperties": False}
+
+
+def build_context_schema(columns: Sequence[tuple[str, bool]]) -> Json:
+    """Return the JSON schema of the option `context` for a model's context columns.
+
+    columns: names, and whether the values are numbers. Without columns the option must be null.
+    """
+    null: Json = {"type": "null"}
+    if not columns:
+        return null
+    kinds = {True: ["number", "null"], False: ["string", "integer", "boolean", "null"]}
+    values = {name: {"type": kinds[is_number]} for name, is_number in columns}
+    form: Json = {"type": "object", "properties": values, "additionalProperties": False}
+    return {"anyOf": [form, null], "description": "Values by context column."}
 
 
 def _build_schema(field: ItemField, dtype: Any, time: Json) -> Json | None:

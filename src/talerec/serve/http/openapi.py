@@ -7,7 +7,6 @@ service.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,19 +14,15 @@ import msgspec
 from talerec import __version__
 from talerec.models.core import MAX_SLOTS
 from talerec.serve import ErrorBody, Settings, is_loopback, schemas
+from talerec.serve.http import item_schemas
 from talerec.serve.http.audience_schemas import AudienceRequest, ItemAudience
-from talerec.serve.http.item_schemas import (
-    CatalogueItem,
-    ItemDeleted,
-    ItemsStored,
-    build_fields_schema,
-)
 from talerec.serve.model import MAX_TIMESTAMP, ServedModel
 from talerec.serve.users import find_id_kinds
 from talerec.store import MAX_ID, RECOMMENDATION_ID, IdKinds
 
 Json = dict[str, Any]
 
+_ABOUT = "Recommends the next items after a history of items. Every answer names its model."
 _REF = "#/components/schemas/{name}"
 _STATUS_TEXT = {
     400: "The body or the query string is malformed.",
@@ -84,7 +79,8 @@ _CLASSES = (
     schemas.ExplainRequest, schemas.Explanation, schemas.ItemList, schemas.UserList,
     schemas.UserHistory, schemas.ModelCard, schemas.ReloadResult, schemas.Health,
     schemas.EventsRequest, schemas.EventsAdded, schemas.UserDeleted, schemas.Stats, ErrorBody,
-    CatalogueItem, ItemsStored, ItemDeleted, AudienceRequest, ItemAudience,
+    item_schemas.CatalogueItem, item_schemas.ItemsStored, item_schemas.ItemDeleted, AudienceRequest,
+    ItemAudience,
 )  # fmt: skip
 
 
@@ -97,10 +93,9 @@ def build_document(settings: Settings, model: ServedModel | None) -> Json:
     _, components = msgspec.json.schema_components(_CLASSES, ref_template=_REF)
     _write_limits(components, settings, model)
     fields = None if model is None else model.item_fields
-    components["ItemFields"] = build_fields_schema(fields, _TIME)
+    components["ItemFields"] = item_schemas.build_fields_schema(fields, _TIME)
     components["ItemLines"] = {"type": "string", "description": _LINES_TEXT}
-    text = "Recommends the next items after a history of items. Every answer names its model."
-    info = {"title": "talerec", "version": __version__, "description": text}
+    info = {"title": "talerec", "version": __version__, "description": _ABOUT}
     parts: Json = {"schemas": components}
     if settings.needs_token:
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -125,18 +120,18 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
     history = _history_schema(components.pop("HistoryRow"), settings.max_history)
     for properties in (recommend, explain):
         properties |= {"history": history, "as_of": _AS_OF}
-        if model is not None and "recency" not in model.model.params:
-            properties["recency"] = _NULL
         if model is not None:
-            properties["context"] = _context_schema(model.model.context_columns)
+            properties["context"] = item_schemas.build_context_schema(model.model.context_columns)
+            if "recency" not in model.model.params:
+                properties["recency"] = _NULL
     max_k = settings.max_k if model is None else min(settings.max_k, len(model.items))
     for properties in (recommend, similar):
         properties["k"] |= {"maximum": max_k, "default": min(10, max_k)}
     if model is not None:
         for rule in (recommend["per"], recommend["boost"], explain["boost"]):
             _write_columns(rule, model.rule_columns)
-    places = {"pattern": "^[1-9][0-9]{0,3}$"}
-    recommend["slots"]["anyOf"][0] |= {"propertyNames": places, "maxProperties": MAX_SLOTS}
+    places = {"propertyNames": {"pattern": "^[1-9][0-9]{0,3}$"}, "maxProperties": MAX_SLOTS}
+    recommend["slots"]["anyOf"][0] |= places
     batch["requests"]["maxItems"] = settings.max_batch
     audience = components["AudienceRequest"]["properties"]
     audience |= {"k": {**audience["k"], "maximum": settings.max_k}, "as_of": _AS_OF}
@@ -188,19 +183,6 @@ def _history_schema(row: Json, max_rows: int) -> Json:
         form = {"type": "object", "properties": properties, "required": required}
         forms.append({**form, "additionalProperties": False})
     return {"anyOf": [{"type": "array", "items": form, "maxItems": max_rows} for form in forms]}
-
-
-def _context_schema(columns: Sequence[tuple[str, bool]]) -> Json:
-    """Return the JSON schema of the option `context` for a model's context columns.
-
-    columns: names, and whether the values are numbers. Without columns the option must be null.
-    """
-    if not columns:
-        return _NULL
-    kinds = {True: ["number", "null"], False: ["string", "integer", "boolean", "null"]}
-    values = {name: {"type": kinds[is_number]} for name, is_number in columns}
-    form: Json = {"type": "object", "properties": values, "additionalProperties": False}
-    return {"anyOf": [form, _NULL], "description": "Values by context column."}
 
 
 def _write_columns(rule: Json, columns: list[str]) -> None:

@@ -113,11 +113,14 @@ async def load_and_kill(service: Service, args: argparse.Namespace) -> dict[str,
     return {"answered": answered, "clicks": clicks, "killed": killed, "figures": figures}
 
 
-def count_slowly(store: Any) -> tuple[int, int, int]:
-    """Return answers, shown items and clicks of the durable rows, counted in plain Python."""
+def count_slowly(store: Any, since: int) -> tuple[int, int, int]:
+    """Return answers, shown items and clicks of the durable rows, counted in plain Python.
+
+    since: microseconds; the service counts the latest 100,000 answers, those from then on.
+    """
     answers: dict[str, tuple[str, int, list[str]]] = {}
     times: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for rows in store.read_impressions(0):
+    for rows in store.read_impressions(since):
         for row in rows:
             answers[row.id] = (row.user, row.time, json.loads(row.items))
             for item in answers[row.id][2]:
@@ -125,7 +128,7 @@ def count_slowly(store: Any) -> tuple[int, int, int]:
     for listed in times.values():
         listed.sort()
     clicked: set[tuple[str, str]] = set()
-    for rows in store.read_shown_events(0):
+    for rows in store.read_shown_events(since):
         for event in rows:
             shown_id = event.recommendation_id
             if shown_id is not None:
@@ -153,7 +156,7 @@ def kill(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         service.stop()
     with ImpressionStore(address) as store:
         durable = {row.id for rows in store.read_impressions(0) for row in rows}
-        slow = count_slowly(store)
+        slow = count_slowly(store, round(1e6 * load["figures"]["since"]))
         stored, last = set[str](), 0
         while rows := store.read_after(last, 50_000):
             stored |= {str(row.event_id) for row in rows}

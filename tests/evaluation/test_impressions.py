@@ -12,9 +12,9 @@ import pytest
 from talerec.errors import TalerecError
 from talerec.evaluation import (
     attribute_clicks,
-    compare_candidate,
     count_rates,
     estimate_policy_rate,
+    find_outcomes,
     summarize_impressions,
 )
 
@@ -141,13 +141,15 @@ def test_figures_are_those_of_a_slow_twin(seed: int) -> None:
             if rank in answer["explored"]:
                 keys.append(("explored", ""))
             else:
-                keys += [("by_model", answer["model"]), ("by_rank", str(rank))]
-                keys += [("by_list", answer["list"] or "recommend"), ("by_role", answer["role"])]
+                keys.append(("by_list", answer["list"] or "recommend"))
+                if answer["list"] is None:
+                    keys += [("by_model", answer["model"]), ("by_rank", str(rank))]
+                    keys.append(("by_role", answer["role"]))
             for key in keys:
                 sums[key][0] += 1
                 sums[key][1] += is_clicked
     frames = list_items(answers), pl.DataFrame(events, EVENTS)
-    figures = summarize_impressions(*frames, WINDOW, 20 * WINDOW, NEGATIVE)
+    figures = summarize_impressions(*frames, WINDOW, NEGATIVE)
     counted = {("all", ""): figures, ("explored", ""): figures["explored"]}
     for group in ("by_model", "by_rank", "by_list", "by_role"):
         counted |= {(group, name): row for name, row in figures[group].items()}
@@ -160,10 +162,10 @@ def test_figures_are_those_of_a_slow_twin(seed: int) -> None:
 
 def test_nothing_shown_has_no_rate() -> None:
     empty = list_items([]), pl.DataFrame(schema=EVENTS)
-    figures = summarize_impressions(*empty, WINDOW, 0)
+    figures = summarize_impressions(*empty, WINDOW)
     assert (figures["impressions"], figures["clicks"], figures["ctr"]) == (0, 0, None)
     assert figures["by_model"] == figures["by_rank"] == {}
-    assert figures["comparison"] is figures["explored"] is None
+    assert figures["explored"] is None
 
 
 def test_a_model_that_was_promoted_is_one_row_and_old_versions_are_left_out() -> None:
@@ -173,7 +175,7 @@ def test_a_model_that_was_promoted_is_one_row_and_old_versions_are_left_out() ->
          "list": None, "items": ["a"], "explored": []}
         for n, (role, model) in enumerate([*roles, ("current", "v0")])
     ]  # fmt: skip
-    figures = summarize_impressions(list_items(answers), pl.DataFrame(schema=EVENTS), 1, 99)
+    figures = summarize_impressions(list_items(answers), pl.DataFrame(schema=EVENTS), 1)
     assert list(figures["by_model"]) == ["v0", *(f"v{n}" for n in range(11, 2, -1))]
     assert (figures["by_model"]["v0"]["role"], figures["by_model"]["v0"]["impressions"]) == (
         "current", 3,
@@ -191,51 +193,61 @@ def test_the_unit_of_an_interval_is_the_user() -> None:
     assert widths[0] > 4 * widths[1]
 
 
-def slow_comparison(frame: list[dict[str, Any]], now: int) -> dict[str, list[float]]:
-    """Return the outcome of each compared user by role, from rows with `clicked`."""
-    version = max((r for r in frame if r["role"] == "candidate"), key=lambda r: r["time"])["model"]
-    candidate = [r["time"] for r in frame if (r["role"], r["model"]) == ("candidate", version)]
+def slow_outcomes(frame: list[dict[str, Any]], end: int) -> dict[str, tuple[str, float]]:
+    """Return the role and the outcome of each compared user, from rows with `clicked`."""
     rows_of: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in frame:
-        is_compared = row["role"] == "current" or row["model"] == version
-        if row["user_id"] and is_compared and row["time"] >= min(candidate):
+        if row["user_id"] and row["list"] is None and not row["explored"]:
             rows_of[row["user_id"]].append(row)
-    outcomes: dict[str, list[float]] = {"current": [], "candidate": []}
-    for rows in rows_of.values():
+    outcomes = {}
+    for user, rows in rows_of.items():
         first = min(row["time"] for row in rows)
-        counted = [row["clicked"] for row in rows if row["time"] < first + WINDOW]
-        if len({row["role"] for row in rows}) == 1 and first + 2 * WINDOW <= now:
-            outcomes[rows[0]["role"]].append(sum(counted) / len(counted))
+        counted = [row for row in rows if row["time"] < first + WINDOW]
+        if len({row["role"] for row in counted}) == 1 and first < end:
+            rate = sum(row["clicked"] for row in counted) / len(counted)
+            outcomes[user] = (counted[0]["role"], rate)
     return outcomes
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_comparison_is_that_of_a_slow_twin(seed: int) -> None:
+def test_outcomes_of_users_are_those_of_a_slow_twin(seed: int) -> None:
     chance, answers = random.Random(seed), []
     for n in range(400):
         user = chance.randrange(100)
         role = chance.choice(["current", "candidate"]) if user % 7 == 0 else (
             "candidate" if user % 2 else "current"
         )  # fmt: skip
-        time = chance.randrange(9 * WINDOW)
-        newer = "new" if time > 3 * WINDOW else "newest"
         answers.append({
-            "recommendation_id": f"r{n}", "user_id": f"u{user}", "time": time, "role": role,
-            "model": newer if role == "candidate" else "old", "list": None, "explored": [],
+            "recommendation_id": f"r{n}", "user_id": f"u{user}" if user else None, "role": role,
+            "time": chance.randrange(9 * WINDOW), "model": role,
+            "list": "new" if n % 5 == 0 else None, "explored": [2] if n % 3 == 0 else [],
             "items": chance.sample("abcdefg", 3),
         })  # fmt: skip
     shown = list_items(answers)
     clicked = pl.Series("clicked", [chance.random() < 0.2 for _ in range(len(shown))])
-    frame, now = shown.with_columns(clicked), 9 * WINDOW
-    comparison = compare_candidate(frame, WINDOW, now)
-    outcomes = slow_comparison(frame.to_dicts(), now)
-    assert comparison is not None
-    assert comparison["users"] == {role: len(values) for role, values in outcomes.items()}
-    assert min(comparison["users"].values()) > 5
-    means = {role: sum(values) / len(values) for role, values in outcomes.items()}
-    assert comparison["ctr"] == pytest.approx(means)
-    difference = means["candidate"] - means["current"]
-    assert comparison["difference"] == pytest.approx(difference)
+    frame, end = shown.with_columns(clicked), 6 * WINDOW
+    found = find_outcomes(frame, WINDOW, end)
+    expected = slow_outcomes(frame.to_dicts(), end)
+    assert len(found) == len(expected) > 50
+    for user, role, rate in found.rows():
+        assert (role, pytest.approx(rate)) == expected[user]
+
+
+def test_named_lists_have_rates_of_their_own_only() -> None:
+    """No model orders them for a user: they say nothing about a model, a role or a rank."""
+    row = {"user_id": "ann", "model": "v", "role": "current", "items": ["a", "b"], "explored": []}
+    answers = [
+        {**row, "recommendation_id": "r0", "time": 0, "list": None},
+        {**row, "recommendation_id": "r1", "time": 1, "list": "new"},
+    ]
+    figures = summarize_impressions(list_items(answers), pl.DataFrame(schema=EVENTS), WINDOW)
+    assert (figures["answers"], figures["impressions"]) == (2, 4)
+    assert figures["by_model"]["v"]["impressions"] == 2
+    assert figures["by_role"]["current"]["impressions"] == 2
+    assert [row["impressions"] for row in figures["by_rank"].values()] == [1, 1]
+    assert {name: row["impressions"] for name, row in figures["by_list"].items()} == {
+        "new": 2, "recommend": 2,
+    }  # fmt: skip
 
 
 def test_an_estimate_for_another_policy_is_right_in_the_mean() -> None:

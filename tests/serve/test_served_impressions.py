@@ -69,7 +69,7 @@ def test_clicks_by_id_and_by_window_are_counted_once(shop: Local) -> None:
     assert counts["not_clicks"]["repeated"] == 1
 
 
-def test_metrics_have_the_figures_by_model_and_rank(shop: Local) -> None:
+def test_metrics_have_the_figures_by_model_rank_and_list(shop: Local) -> None:
     assert shop.get("/metrics").status == 200  # before anything was shown
     answer = show(shop, "ann")
     click = {"user_id": "ann", "item_id": str(answer["items"][1]["item_id"])}
@@ -80,6 +80,7 @@ def test_metrics_have_the_figures_by_model_and_rank(shop: Local) -> None:
         f'talerec_shown_items{{role="current",version="{answer["model"]}"}} 5',
         f'talerec_shown_clicks{{role="current",version="{answer["model"]}"}} 1',
         'talerec_shown_clicks{rank="1"} 0', 'talerec_shown_clicks{rank="2"} 1',
+        'talerec_shown_items{list="recommend"} 5', 'talerec_shown_clicks{list="recommend"} 1',
         "talerec_impressions_written_total 1", "talerec_impressions_lost_total 0",
     ):  # fmt: skip
         assert line in lines
@@ -261,6 +262,9 @@ def test_what_was_shown_is_exported_and_deleted_with_the_user(shop: Local, tmp_p
         records = export_user(store, "ann").filter(pl.col("record") == "impression")
         shown = [str(item["item_id"]) for item in [*answer["items"], *anonymous["items"]]]
         assert records["item_id"].to_list() == shown
+        assert records["recommendation_id"].n_unique() == 2
+        (event,) = export_user(store, "ann").filter(pl.col("record") == "event").to_dicts()
+        assert event["recommendation_id"] == anonymous["recommendation_id"]
         assert shop.ask("DELETE", "/v1/users/ann").status == 200
         left = [row.user for rows in store.read_impressions(0) for row in rows]
         store.empty_log()

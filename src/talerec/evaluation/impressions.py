@@ -6,12 +6,13 @@ answer only; an event that names none is a click of the user's latest answer wit
 many events there are, an item of an answer is clicked once or not at all.
 
 Items that exploration put into a list are counted apart: rates of models, ranks and lists, and the
-comparison of a candidate, are those of the items that the model chose.
+comparison of a candidate, are those of the items that the model chose. Named lists, which everybody
+sees, have rates of their own only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import polars as pl
@@ -178,69 +179,78 @@ def estimate_policy_rate(frame: pl.DataFrame, target: str) -> dict[str, Any]:
     return {"ctr": rate, "interval": [rate - distance, rate + distance], "effective": effective}
 
 
-def compare_candidate(frame: pl.DataFrame, window: int, now: int) -> dict[str, Any] | None:
-    """Return the candidate's difference in click rate, with an interval valid at every look.
+def find_outcomes(frame: pl.DataFrame, window: int, end: int) -> pl.DataFrame:
+    """Return the clicks per shown item of users whose first answer was before `end`.
 
-    Each user enters once: with the clicks per shown item of the answers in one window after the
-    user's first answer, as soon as a further window has passed, in which the last of these answers
-    could be clicked. Counted are answers since the latest candidate's first one, of users who got
-    all answers from one of both. None without a candidate. Times are in microseconds.
+    Each user enters once: with the answers in one window after the user's first answer, if all of
+    them came from the same of the two models. The result has user_id, role and rate.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A row per shown item with `clicked`, from the first answer of each user until two windows
+        after `end`. Explored items and named lists, which no model chose, are left out.
+    window, end : int
+        Microseconds.
     """
-    frame = frame.filter(pl.col(columns.USER).is_not_null())
-    candidates = frame.filter(pl.col("role") == "candidate")
-    if candidates.is_empty():
-        return None
-    version = candidates.sort("time")["model"][-1]
-    start = candidates.filter(pl.col("model") == version)["time"].min()
-    is_compared = (pl.col("role") == "current") | (pl.col("model") == version)
-    users = (
-        frame.filter(is_compared & (pl.col("time") >= start))
+    is_counted = pl.col(columns.USER).is_not_null() & pl.col("list").is_null()
+    return (
+        frame.filter(is_counted & ~pl.col("explored"))
         .with_columns(pl.col("time").min().over(columns.USER).alias("first"))
-        .filter(pl.col("role").n_unique().over(columns.USER) == 1)
-        .filter(pl.col("first") + 2 * window <= now, pl.col("time") < pl.col("first") + window)
-        .group_by(columns.USER, "role")
-        .agg(pl.col("clicked").mean().alias("rate"))
+        .filter(pl.col("first") < end, pl.col("time") < pl.col("first") + window)
+        .group_by(columns.USER)
+        .agg(pl.col("clicked").mean().alias("rate"), pl.col("role").unique())
+        .filter(pl.col("role").list.len() == 1)
+        .select(columns.USER, pl.col("role").list.first(), "rate")
     )
-    sums = {}
-    for role in ("current", "candidate"):
-        rates = users.filter(pl.col("role") == role)["rate"]
-        sums[role] = OutcomeSums(len(rates), float(rates.sum()), float((rates**2).sum()))
-    interval = difference_sequence(sums["current"], sums["candidate"])
+
+
+def describe_comparison(
+    version: str, outcomes: Mapping[str, OutcomeSums], until: int
+) -> dict[str, Any]:
+    """Return a candidate's difference in click rate, with an interval valid at every look.
+
+    `outcomes` has the sums of the users of "current" and "candidate" whose first answer was before
+    `until`, in microseconds.
+    """
+    current, candidate = outcomes["current"], outcomes["candidate"]
+    interval = difference_sequence(current, candidate)
     return {
         "candidate": version,
-        "users": {role: total.users for role, total in sums.items()},
-        "ctr": {role: total.mean for role, total in sums.items()},
-        "difference": sums["candidate"].mean - sums["current"].mean,
+        "until": until / 1e6,
+        "users": {role: total.users for role, total in outcomes.items()},
+        "ctr": {role: total.mean for role, total in outcomes.items()},
+        "difference": candidate.mean - current.mean,
         "interval": None if interval is None else list(interval),
         "advice": describe_difference(interval),
     }
 
 
 def summarize_impressions(
-    shown: pl.DataFrame, events: pl.DataFrame, window: int, now: int, negative: Collection[str] = ()
+    shown: pl.DataFrame, events: pl.DataFrame, window: int, negative: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return all figures about what was shown, as /v1/stats has them.
+    """Return the rates of what was shown, as /v1/stats has them.
 
-    `shown`, `events`, `window` and `negative` are those of `attribute_clicks`; `now` is in
-    microseconds.
+    `shown`, `events`, `window` and `negative` are those of `attribute_clicks`. Rates by model, role
+    and rank leave out named lists, which no model orders for a user.
     """
     every, reasons = attribute_clicks(shown, events, window, negative)
     explored = every.filter(pl.col("explored"))
     frame = every.filter(~pl.col("explored"))
-    by_rank = count_rates(frame.filter(pl.col("rank") <= _MAX_RANK), "rank")
+    personal = frame.filter(pl.col("list").is_null())
+    by_rank = count_rates(personal.filter(pl.col("rank") <= _MAX_RANK), "rank")
     lists = count_rates(frame.with_columns(pl.col("list").fill_null("recommend")), "list")
     return {
         "answers": every["recommendation_id"].n_unique(),
         **count_rates(every)[0],
-        "by_model": _count_models(frame),
-        "by_role": {row.pop("role"): row for row in count_rates(frame, "role")},
+        "by_model": _count_models(personal),
+        "by_role": {row.pop("role"): row for row in count_rates(personal, "role")},
         "by_rank": {
             str(row.pop("rank")): row for row in sorted(by_rank, key=lambda row: int(row["rank"]))
         },
         "by_list": {row.pop("list"): row for row in lists},
         "explored": None if explored.is_empty() else count_rates(explored)[0],
         "not_clicks": reasons,
-        "comparison": compare_candidate(frame, window, now),
     }
 
 

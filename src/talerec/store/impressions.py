@@ -23,6 +23,7 @@ from talerec.store.session import find_deletions, lock_meta
 ID_LENGTH = 38  # hexadecimal digits of a recommendation id: 14 of time, 12 random, 12 of signature
 RECOMMENDATION_ID = f"[0-9a-f]{{{ID_LENGTH}}}"  # the pattern of an id
 _PAGE_ROWS = 5000  # rows read by one statement
+LATEST_TIME = 2**55 - 1  # microseconds, until the year 3111: later than any answer
 _COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
 
 
@@ -139,26 +140,46 @@ class ImpressionStore(MeasurementStore):
         rows = self._read(query, (earliest_id(since), limit - 1))
         return max(since, int(rows[0][0])) if rows else since
 
-    def read_shown_events(self, since: int) -> Iterator[list[ShownEvent]]:
-        """Yield events from `since` on that may be clicks, in groups of at most 5,000.
+    def find_first_answer(self, candidate: str) -> int:
+        """Return the time (microseconds) of a candidate's first answer; 0 if it has none.
 
-        These are the events with a recommendation id, and those of users with impressions.
+        `candidate` is the version of the model.
+        """
+        query = "select time from talerec_impressions where role = 'candidate' and model = ?"
+        rows = self._read(f"{query} order by id limit 1", (candidate,))
+        return int(rows[0][0]) if rows else 0
+
+    def read_shown_events(self, since: int, until: int = LATEST_TIME) -> Iterator[list[ShownEvent]]:
+        """Yield events that may be clicks on answers from `since` to before `until`.
+
+        These are the events with the id of such an answer, and those of users with such answers
+        from the second of `since` to `until` (microseconds), as some clocks only know seconds.
+        They come in groups of at most 50,000.
         """
         fields = "e.seq, e.user_id, e.item_id, e.time, e.event, e.recommendation_id"
         queries = (
-            f"select {fields} from talerec_events e where e.recommendation_id > ? and e.seq > ?"
-            " order by e.seq limit ?",
+            f"select {fields} from talerec_events e where e.recommendation_id > ?"
+            " and e.recommendation_id < ? and e.seq > ? order by e.seq limit ?",
             f"select {fields} from (select distinct user_id from talerec_impressions"
-            " where id > ? and user_id is not null) u join talerec_events e"
-            " on e.user_id = u.user_id and e.time >= ? where e.recommendation_id is null"
-            " and e.seq > ? order by e.seq limit ?",
+            " where id > ? and id < ? and user_id is not null) u join talerec_events e"
+            " on e.user_id = u.user_id and e.time between ? and ?"
+            " where e.recommendation_id is null and e.seq > ? order by e.seq limit ?",
         )
-        begin = earliest_id(since)
-        for query, parameters in zip(queries, ((begin,), (begin, since)), strict=True):
+        ids = earliest_id(since), earliest_id(until)
+        times = since - since % 1_000_000, until
+        for query, parameters in zip(queries, (ids, (*ids, *times)), strict=True):
             seq = -1
             while rows := self._read(query, (*parameters, seq, 10 * _PAGE_ROWS)):
                 yield [ShownEvent._make(row[1:]) for row in rows]
                 seq = rows[-1][0]
+
+    def read_named_answers(self, user: str) -> dict[int, str]:
+        """Return the recommendation ids that events of a user name, by the seq of the event."""
+        query = (
+            "select seq, recommendation_id from talerec_events where user_id = ?"
+            " and recommendation_id is not null"
+        )
+        return dict(self._read(query, (user,)))
 
     def read_user_impressions(self, user: str) -> list[Impression]:
         """Return a user's impressions, oldest first; also anonymous ones that led to an event."""

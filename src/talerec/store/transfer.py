@@ -17,7 +17,7 @@ from talerec.store.clock import now_us
 from talerec.store.events import INTEGER, TEXT, Event
 from talerec.store.feedback import NegativeFeedback
 from talerec.store.ids import IdKinds, validate_id
-from talerec.store.impressions import Impression, ImpressionStore
+from talerec.store.impressions import LATEST_TIME, Impression, ImpressionStore
 from talerec.store.store import Store
 
 _COMMIT_ROWS = 5000  # rows of one commit
@@ -134,7 +134,8 @@ def export_events(store: Store, without: Collection[str] = ()) -> Iterator[pl.Da
 
 
 _USER_SCHEMA: dict[str, Any] = {
-    "record": pl.String, **_SCHEMA, "model": pl.String, "rank": pl.Int64
+    "record": pl.String, **_SCHEMA, "model": pl.String, "rank": pl.Int64,
+    "recommendation_id": pl.String, "rules": pl.String,
 }  # fmt: skip
 
 
@@ -143,22 +144,27 @@ def export_user(store: ImpressionStore, user: str) -> pl.DataFrame:
 
     `record` is "event", "measurement" (the `rank` that the event's item had in the list of a
     `model`, at the time of the measurement), "impression" (an item that was shown at a `rank` of a
-    list of a `model`) or "deletion" (up to the time for which it holds). The
-    other columns are user_id, item_id, timestamp (UTC), event and event_id; null where a record has
-    no such value. A measurement below 0 is the reason why there is no rank.
+    list of a `model`, under the `rules` of the request) or "deletion" (up to the time for which it
+    holds). The other columns are user_id, item_id, timestamp (UTC), event, event_id and
+    recommendation_id; null where a record has no such value. A measurement below 0 is the reason
+    why there is no rank.
     """
     events = store.read_user(user, 2**62)
-    rows: list[tuple[Any, ...]] = [("event", *event[1:], None, None) for event in events]
+    named = store.read_named_answers(user)
+    rows: list[tuple[Any, ...]] = [
+        ("event", *event[1:], None, None, named.get(event.seq), None) for event in events
+    ]
     for item, measured in store.read_measurements(user):
         time = 1_000_000 * measured.measured_at
-        rows.append(("measurement", user, item, time, None, None, measured.version, measured.rank))
+        values: tuple[Any, ...] = (None, None, measured.version, measured.rank, None, None)
+        rows.append(("measurement", user, item, time, *values))
     for shown in store.read_user_impressions(user):
         for rank, item in enumerate(json.loads(shown.items), 1):
-            row = ("impression", user, item, shown.time, None, None, shown.model, rank)
-            rows.append(row)
+            values = (None, None, shown.model, rank, shown.id, shown.rules)
+            rows.append(("impression", user, item, shown.time, *values))
     deletion = store.read_deletions().get(user)
     if deletion is not None:
-        rows.append(("deletion", user, None, deletion.time, None, None, None, None))
+        rows.append(("deletion", user, None, deletion.time, *[None] * 6))
     return _build_user_frame(rows)
 
 
@@ -176,7 +182,7 @@ def export_history(log: Log | None, user: str, model: str) -> pl.DataFrame:
     times = log.time[rows].tolist()
     return _build_user_frame(
         [
-            ("training row", user, item, time, None, None, model, None)
+            ("training row", user, item, time, None, None, model, None, None, None)
             for item, time in zip(items, times, strict=True)
         ]
     )
@@ -216,12 +222,15 @@ _SHOWN_EVENT_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read_events_on_lists(store: ImpressionStore, since: int) -> pl.DataFrame:
-    """Return the events from `since` (microseconds) on that may be clicks on what was shown.
+def read_events_on_lists(
+    store: ImpressionStore, since: int, until: int = LATEST_TIME
+) -> pl.DataFrame:
+    """Return events that may be clicks on what was shown from `since` to before `until`.
 
-    Columns: user_id, item_id, time (microseconds), event and recommendation_id.
+    Both are in microseconds. Columns: user_id, item_id, time (microseconds), event and
+    recommendation_id.
     """
-    groups = store.read_shown_events(since)
+    groups = store.read_shown_events(since, until)
     frames = [pl.DataFrame(rows, _SHOWN_EVENT_SCHEMA, orient="row") for rows in groups]
     return pl.concat([pl.DataFrame(schema=_SHOWN_EVENT_SCHEMA), *frames])
 

@@ -70,7 +70,7 @@ def test_a_user_whom_the_store_does_not_know_has_no_records(tmp_path: Path) -> N
     out = tmp_path / "nobody.csv"
     assert talerec("events", "export", "--user", "x", "--store", address, "-o", out).code == 0
     assert out.read_text().splitlines() == [
-        "record,user_id,item_id,timestamp,event,event_id,model,rank"
+        "record,user_id,item_id,timestamp,event,event_id,model,rank,recommendation_id,rules"
     ]
 
 

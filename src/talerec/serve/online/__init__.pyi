@@ -1,3 +1,4 @@
+from talerec.serve.online.comparison import CandidateComparison as CandidateComparison
 from talerec.serve.online.evaluation import EvaluationProcess as EvaluationProcess
 from talerec.serve.online.impressions import ImpressionCounts as ImpressionCounts
 from talerec.serve.online.impressions import impression_lines as impression_lines

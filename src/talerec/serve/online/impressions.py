@@ -5,22 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
-from talerec import columns
 from talerec.evaluation import summarize_impressions
 from talerec.serve import Settings
-from talerec.store import (
-    Impression,
-    ImpressionStore,
-    StoreError,
-    expand_impressions,
-    now_us,
-    read_events_on_lists,
-)
+from talerec.serve.online.comparison import CandidateComparison
+from talerec.serve.online.shown_items import list_items
+from talerec.store import ImpressionStore, StoreError, now_us, read_events_on_lists
 
 logger = logging.getLogger("talerec")
 
@@ -39,6 +32,7 @@ class ImpressionCounts:
         self._address = settings.store if settings.impressions else None
         self._window = round(1e6 * settings.attribution)
         self._negative = settings.feedback.names
+        self._comparison = CandidateComparison(self._window, self._negative)
         self._lock = threading.Lock()  # held while figures are counted
         self._valid_until = 0.0
         self.latest: dict[str, Any] | None = None  # the figures that were counted last
@@ -68,22 +62,16 @@ class ImpressionCounts:
         now = now_us()
         with ImpressionStore(address) as store:
             since = store.find_start(now - _PERIOD_US, _MAX_ANSWERS)
-            groups = [_list_items(group) for group in store.read_impressions(since)]
+            groups = [list_items(group) for group in store.read_impressions(since)]
             events = read_events_on_lists(store, since)
-        shown = pl.concat([_list_items([]), *groups])
-        figures = summarize_impressions(shown, events, self._window, now, self._negative)
-        return {"since": since / 1e6, "counted_at": now / 1e6, **figures}
-
-
-def _list_items(impressions: Sequence[Impression]) -> pl.DataFrame:
-    """Return the shown items of impressions with what is counted, times in microseconds.
-
-    Texts that repeat are categories, which need a fraction of the memory.
-    """
-    frame = expand_impressions(impressions).drop("rules", "probability")
-    categories = pl.col("model", "role", "list").cast(pl.Categorical)
-    time = pl.col(columns.TIME).cast(pl.Int64).alias("time")
-    return frame.with_columns(categories, time, pl.col("rank").cast(pl.Int32)).drop(columns.TIME)
+            shown = pl.concat([list_items([]), *groups])
+            versions = shown.filter(pl.col("role") == "candidate")["model"]
+            comparison = None
+            if len(versions):
+                comparison = self._comparison.update(store, str(versions[-1]), now)
+        figures = summarize_impressions(shown, events, self._window, self._negative)
+        times = {"since": since / 1e6, "counted_at": now / 1e6}
+        return {**times, **figures, "comparison": comparison}
 
 
 def impression_lines(summary: dict[str, Any] | None) -> list[str]:
@@ -91,8 +79,11 @@ def impression_lines(summary: dict[str, Any] | None) -> list[str]:
     if summary is None:
         return []
     texts = {
-        "impressions": ("talerec_shown_items", "Items of kept answers, by model and by rank."),
-        "clicks": ("talerec_shown_clicks", "Clicked items of kept answers, by model and by rank."),
+        "impressions": ("talerec_shown_items", "Items of kept answers, by model, rank and list."),
+        "clicks": (
+            "talerec_shown_clicks",
+            "Clicked items of kept answers, by model, rank and list.",
+        ),
     }
     lines: list[str] = []
     for field, (name, text) in texts.items():
@@ -100,6 +91,6 @@ def impression_lines(summary: dict[str, Any] | None) -> list[str]:
         for version, row in summary["by_model"].items():
             labels = f'role="{row["role"]}",version="{version}"'
             lines.append(f"{name}{{{labels}}} {row[field]}")
-        for rank, row in summary["by_rank"].items():
-            lines.append(f'{name}{{rank="{rank}"}} {row[field]}')
+        for label, rows in (("rank", summary["by_rank"]), ("list", summary["by_list"])):
+            lines += [f'{name}{{{label}="{key}"}} {row[field]}' for key, row in rows.items()]
     return lines

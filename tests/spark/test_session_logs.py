@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from talerec.errors import TalerecError
+from waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,7 +71,8 @@ def test_jobs_end_when_they_are_interrupted_and_the_session_goes_on(
         run_tasks(run.task_numbers(1), 1, work)
     assert signal.getsignal(number) is handler
     assert session.range(3).count() == 3
-    assert not list(session.sparkContext.statusTracker().getActiveJobsIds())
+    tracker = session.sparkContext.statusTracker()  # Spark hears of a cancelled job's end later
+    until(lambda: not list(tracker.getActiveJobsIds()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

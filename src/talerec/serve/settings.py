@@ -6,12 +6,15 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from talerec.data import duration_seconds
 from talerec.errors import TalerecError
-from talerec.serve.named_lists import NamedList, read_named_lists
 from talerec.serve.tokens import TOKEN_VARIABLE, Tokens, check_token, parse_tokens, read_token_file
 from talerec.store import HIDE_DAYS, ID_KINDS, MAX_NAME, NEGATIVE_EVENTS, NegativeFeedback
+
+if TYPE_CHECKING:
+    from talerec.serve.named_lists import NamedList
 
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
 _MAX_EXPLORE = 0.5  # at most every other place
@@ -116,7 +119,11 @@ class Settings:
 
     def load_lists(self) -> dict[str, NamedList]:
         """Return the lists of the file `lists` by name; TalerecError if it cannot be used."""
-        return {} if self.lists is None else read_named_lists(self.lists)
+        if self.lists is None:
+            return {}
+        from talerec.serve.named_lists import read_named_lists  # needs msgspec
+
+        return read_named_lists(self.lists)
 
     @property
     def needs_token(self) -> bool:

@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from talerec.evaluation import MODEL_LISTS
 from talerec.models import MODELS
 
 #: Settings with which a neural model is fitted in a fraction of a second.
 SMALL: dict[str, Any] = {
     "dim": 8, "layers": 2, "max_history": 6, "epochs": 2, "batch": 64, "device": "cpu",
 }  # fmt: skip
-
-COUNTING = ("markov", "rules", "association", "popular", "trending", "personal", "lastbasket")
-#: Linear, counting and nearest-neighbour models, and the ranker with its parts.
-FITTED_IN_SECONDS = (*MODEL_LISTS["linear"], *COUNTING, "sknn", "stan", "tifuknn", "ranker")
 
 NEURAL = sorted(name for name, kind in MODELS.items() if kind.extra == "torch")
 

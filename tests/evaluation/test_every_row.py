@@ -1,4 +1,4 @@
-"""Each row from a cutoff on is a query: against a slow twin, with planted rows, and bad input."""
+"""Each row from a cutoff on is a query: against a slow twin, and bad input."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from command import talerec
-from kinds import FITTED_IN_SECONDS, maker
-from logs import DAY, SECOND, START, at, described, histories_of, log_of, logs, rows_of, tiny_log
-from talerec.data import Histories, order_ties
+from logs import DAY, SECOND, START, at, histories_of, log_of, logs, rows_of, tiny_log
+from talerec.data import order_ties
 from talerec.data.split import SplitPlan
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.evaluation import GROUPS
-from talerec.models import MODELS
-from talerec.models.core import rank_targets
 
 CUTOFF = START + 10 * DAY // 24
 
@@ -119,67 +116,6 @@ def test_refitting_evaluates_the_same_queries_with_later_models(log):
         found_cases.append((begin, split.train.rows, listed))
     if log.time.max() < START + DAY:
         assert found_cases == wanted_cases
-
-
-def walk():
-    """Return rows with ties, repeats and users who begin late, on eight days."""
-    return [
-        (u, (u * 3 + s * s) % 7, (s + (u > 8) * 4) * 86_400 + 600 * (u // 2))
-        for u in range(12)
-        for s in range(8 - (u > 8) * 4)
-    ]
-
-
-def copied(cases):
-    """Return the histories of cases, each in rows of its own: nothing later is in memory."""
-    h = cases.histories
-    ranges = [np.arange(a, b) for a, b in zip(h.start, h.stop, strict=True)]
-    ends = np.cumsum([len(r) for r in ranges])
-    rows = np.concatenate(ranges)
-    weight = None if h.weight is None else h.weight[rows]
-    starts = ends - [len(r) for r in ranges]
-    return Histories(starts, ends, h.item[rows], h.time[rows], h.now, weight)
-
-
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_no_model_reads_rows_after_the_history(name):
-    """Histories are slices of one log, in which later rows follow: no model looks at these."""
-    (split,) = tr.every_row_split(described(tiny_log(walk())), "1970-01-06")
-    cases, model = split.cases("test"), maker(name)().fit(split.train)
-    ranks = [rank_targets(model, h, cases.target).ranks for h in (cases.histories, copied(cases))]
-    np.testing.assert_array_equal(*ranks)
-
-
-@pytest.mark.parametrize("name", FITTED_IN_SECONDS)
-def test_rows_of_the_same_time_and_later_rows_change_no_rank(name):
-    """Rows planted at a user's last time, after it, and of a new user change no rank."""
-    rows = walk()
-    last = {user: max(t for u, _, t in rows if u == user) for user, *_ in rows}
-    planted = [(u, 5, t) for u, t in last.items()] + [(u, 6, t + 60) for u, t in last.items()]
-    planted += [(99, 3, 10 * 86_400), (99, 4, 11 * 86_400)]
-    frames = []
-    for log in (tiny_log(rows), tiny_log([*rows, *planted])):
-        (split,) = tr.every_row_split(log, "1970-01-06")
-        frame = tr.evaluate(maker(name)().fit(split.train), split).frame
-        keys = ["user_id", "time", "target_rows", "rank", "rank_hidden", "history_length"]
-        frames.append(frame.select(keys))
-    assert not frames[0].is_empty()
-    assert frames[0].join(frames[1], on=frames[0].columns, how="anti", nulls_equal=True).is_empty()
-
-
-@pytest.mark.parametrize("name", FITTED_IN_SECONDS)
-def test_later_baskets_change_no_metric_of_a_basket(name):
-    """Baskets planted after a user's last one, and of a new user, change no earlier one."""
-    rows = walk()
-    last = {user: max(t for u, _, t in rows if u == user) for user, *_ in rows}
-    planted = [(u, item, t + 60) for u, t in last.items() for item in (5, 6)]
-    planted += [(99, 3, 10 * 86_400), (99, 4, 11 * 86_400)]
-    frames = [
-        tr.evaluate_baskets(maker(name)(), log, "every:1970-01-06").frame
-        for log in (tiny_log(rows), tiny_log([*rows, *planted]))
-    ]
-    assert len(frames[1]) > len(frames[0]) > 0
-    assert frames[0].join(frames[1], on=frames[0].columns, how="anti", nulls_equal=True).is_empty()
 
 
 def test_a_split_of_every_row_is_written_by_hand():

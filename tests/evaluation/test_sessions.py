@@ -1,4 +1,4 @@
-"""Sessions in place of users: slow twins, the protocol of session-rec, leaks and bad input."""
+"""Sessions in place of users: slow twins, the protocol of session-rec, and bad input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import talerec as tr
 from command import talerec
-from kinds import FITTED_IN_SECONDS, maker
 from logs import DAY, SECOND, START, at, histories_of, log_of, quick, rows, rows_of
 from talerec.data import session_positions
 from talerec.errors import InvalidLogError, TalerecError
@@ -134,25 +133,6 @@ def test_next_items_of_click_sessions_equal_the_protocol_of_session_rec():
     assert group["cases"] == len(hits)
     assert group["HR@20"] == pytest.approx(np.mean(hits))
     assert group["MRR@20"] == pytest.approx(np.mean(gains))
-
-
-@pytest.mark.parametrize("name", FITTED_IN_SECONDS)
-def test_rows_of_other_sessions_change_no_rank(name):
-    """Sessions planted at the time of a user's last one, and during it, change no rank of it."""
-    events = [
-        (u, f"{u}-{s}", (u + 2 * s + i) % 7, START + s * DAY + i * MINUTE + u)
-        for u in range(8) for s in range(4) for i in range(3)
-    ]  # fmt: skip
-    last = START + 3 * DAY
-    planted = [(u, f"{u}-x", 5, last + MINUTE + u) for u in range(8)]  # simultaneous
-    planted += [(u, f"{u}-y", 6, last + 30) for u in range(8)]  # between
-    frames = []
-    for rows_ in (events, events + planted):
-        (split,) = tr.every_row_split(tr.split_sessions(session_log(rows_)), at(last))
-        frame = tr.evaluate(maker(name)().fit(split.train), split).frame
-        frames.append(frame.select("user_id", "time", "rank", "rank_hidden", "history_length"))
-    assert len(frames[0]) == 16
-    assert frames[0].equals(frames[1])
 
 
 def test_statistics_count_users_and_not_sessions():

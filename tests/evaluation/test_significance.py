@@ -203,6 +203,22 @@ def test_users_with_several_cases_are_one_observation_of_a_difference():
         assert getattr(repeated, name) == pytest.approx(getattr(alone, name), rel=1e-12), name
 
 
+@pytest.mark.parametrize("largest", [3000, 75])
+def test_comparisons_hold_their_level_where_one_user_has_thousands_of_cases(largest):
+    """Each user prefers one of two models, by a symmetric lot; one has up to 91 % of the cases."""
+    rng, cases = np.random.default_rng(8), np.array([largest] + [5] * 60)
+    n_rejected = n_covered = 0
+    for _ in range(100):
+        lead = rng.uniform(-0.3, 0.3, len(cases))
+        a, b = (rng.binomial(cases, 0.5 + sign * lead / 2).astype(float) for sign in (-1, 1))
+        pair = compare_pairs(a, b, cases)
+        assert pair.users == 61
+        n_rejected += pair.p < 0.05
+        n_covered += pair.interval[0] <= 0 <= pair.interval[1]
+    assert n_rejected <= 10  # of 100 at 5 %: more has a probability of 1.1 %
+    assert n_covered >= 89
+
+
 def test_one_user_and_no_users_of_a_comparison():
     assert compare_pairs(np.array([0.0]), np.array([1.0])).p == 1.0
     with pytest.raises(TalerecError, match="paired comparison"):

@@ -144,9 +144,8 @@ def evaluate_baskets(
     """Split a log of baskets, fit a model to the training rows, and evaluate it on baskets.
 
     A basket is a user's rows of one time; see `join_baskets`. Tempo and the ranker learn to predict
-    next baskets. The list after a user's earlier
-    baskets is compared with all items of the next one. An item that is unknown to the model is a
-    target that is missed.
+    next baskets. The list after a user's earlier baskets is compared with all items of the next
+    one. An item that is unknown to the model is a target that is missed.
 
     Parameters
     ----------
@@ -201,7 +200,7 @@ def _evaluate_split(
     """
     cases, queries = split.cases(on), split.cases(on, catalogue=model.scores_catalogue)
     longest, item_filter = min(ks[-1], len(model.item_ids)), ItemFilter(hide_seen=hide_seen)
-    position = log.items.codes(log.items.cast_ids(model.item_ids))
+    position = log.items.codes(log.items.cast_ids(model.item_ids))  # of each model item, in `log`
     frames = []
     for a, b in cases.histories.chunks():
         top = rank_top(model, queries.histories.slice(a, b), longest, item_filter)

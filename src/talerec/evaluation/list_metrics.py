@@ -93,22 +93,23 @@ def read_categories(log: Log) -> Matrix | None:
     table = log.with_catalogue().info
     assert table is not None
     types = detect_columns(table, text=log.item_text, skip=log.item_skip)
-    rows, names = [], []
+    items, categories = [], []
     for column in types:
         if column.kind in (CATEGORY, CATEGORIES):
             lists = column_categories(table[column.name], column)
-            frame = pl.DataFrame({"row": np.arange(len(lists)), "name": lists})
-            pairs = frame.explode("name").drop_nulls().unique(maintain_order=True)
-            rows.append(pairs["row"])
-            names.append(f"{column.name}\0" + pairs["name"])
-    if not rows:
+            frame = pl.DataFrame({"item": np.arange(len(lists)), "value": lists})
+            pairs = frame.explode("value").drop_nulls().unique(maintain_order=True)
+            items.append(pairs["item"])
+            # equal values of two columns are two categories
+            categories.append(f"{column.name}\0" + pairs["value"])
+    if not items:
         return None
-    row, name = pl.concat(rows).to_numpy(), pl.concat(names).rename("name")
-    code = name.rank("dense").to_numpy().astype(np.int64) - 1
+    item, category = pl.concat(items).to_numpy(), pl.concat(categories).rename("category")
+    code = category.rank("dense").to_numpy().astype(np.int64) - 1
     if not len(code):
         return None
     shape = (len(table), int(code.max()) + 1)
-    return sparse.csr_array((np.ones(len(code)), (row, code)), shape=shape)
+    return sparse.csr_array((np.ones(len(code)), (item, code)), shape=shape)
 
 
 def list_diversities(lists: Array, categories: Matrix) -> Array:

@@ -114,8 +114,8 @@ class Task:
         """
         build_model(self.kind, self.fixed)
         expand_tie_orders(self.ties)
-        name, sign, k = self.metric.partition("@")
-        if name not in _METRICS or not sign or not k.isdecimal() or int(k) < 1:
+        name, at_sign, k = self.metric.partition("@")
+        if name not in _METRICS or not at_sign or not k.isdecimal() or int(k) < 1:
             choices = ", ".join(f"{metric}@K" for metric in _METRICS)
             message = f"`metric` is {self.metric!r}; it takes {choices}"
             raise TalerecError(message, "metric")

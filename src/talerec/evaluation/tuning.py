@@ -326,15 +326,14 @@ def _run_in_processes(
     process fits to `log`. `worker` has the task and the number of trials in all; this process only
     shows the progress.
     """
-    share = max(1, threads.thread_count() // workers)
+    n_threads = max(1, threads.thread_count() // workers)
     tick, seen = stage("trials", float(worker.trials)), min(len(worker.finished()), worker.trials)
     tick(seen)
+    facts = (worker.task, worker.name, log, str(study))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running = [
-            pool.submit(
-                _run_worker, worker.task, worker.name, log, str(study), worker.trials, share, seed
-            )
+            pool.submit(_run_worker, *facts, worker.trials, n_threads, seed)
             for seed in range(workers)
         ]
         while not all(job.done() for job in running):
@@ -349,15 +348,15 @@ def _run_in_processes(
 
 
 def _run_worker(
-    task: Task, name: str, log: Log, study: str, trials: int, share: int, seed: int
+    task: Task, name: str, log: Log, study: str, n_trials: int, n_threads: int, seed: int
 ) -> None:
-    """Evaluate trials of a study file in this process until it has `trials` in all.
+    """Evaluate trials in this process until the study has `n_trials`, those of all processes.
 
-    task: what is tuned. `name` is the name of the study, `share` the number of threads to use, and
-    `seed` that of Optuna's sampler.
+    task: what is tuned, on the rows of `log`. study: the file of the study; name: its name there.
+    n_threads: that this process uses. seed: of Optuna's sampler.
     """
-    os.environ[threads.VARIABLE] = str(share)
-    worker = _SearchWorker(task, study_storage(study), name, trials, seed)
+    os.environ[threads.VARIABLE] = str(n_threads)
+    worker = _SearchWorker(task, study_storage(study), name, n_trials, seed)
     worker.run(Objective(task, log))
 
 

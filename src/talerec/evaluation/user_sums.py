@@ -123,11 +123,11 @@ def merge_user_sums(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
 def select_user_sums(
     table: pl.DataFrame, rank: str = RANK, group: tuple[str, str] = ALL_CASES
 ) -> UserSums:
-    """Return the sums of one list and one group from a table of sums over users.
+    """Return the sums over users of all metrics, for one group of cases and one kind of list.
 
-    table: from `tabulate_user_sums`, a row per list, group and metric. `rank` is the list's column
-    of ranks: with all items, or with seen items hidden; `group` is a grouping and a group, such as
-    (kind, new).
+    table: from `tabulate_user_sums`, a row per kind of list, group and metric. `rank` is the kind
+    of list by its column of ranks: with all items, or with seen items hidden; `group` is a grouping
+    and a group, such as (kind, new).
     """
     keys = dict(zip(_KEYS, (rank, *group), strict=False))
     rows = table.filter(pl.col(name) == value for name, value in keys.items())

@@ -189,8 +189,10 @@ class Blend(_BlendState):
         blend = cls(**params)
         n_parts = len(parse_parts(blend.parts))
         learns_weights = n_parts > 1 and blend._fixed_weights(n_parts) is None
-        first = cls.first_rows(log) if learns_weights else None
-        text, assigned = assign_trainings(blend.parts, trainings, log, first)
+        rows = {"the log": log}
+        if learns_weights and (first := cls.first_rows(log)) is not None:
+            rows["the first fit (`first_rows`)"] = first
+        text, assigned = assign_trainings(blend.parts, trainings, rows)
         blend = cls(**{**params, "parts": text})
         blend._trainings = assigned
         try:

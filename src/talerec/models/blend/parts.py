@@ -268,31 +268,30 @@ _PLACE_PARAMETER = "device"  # where a network was trained, which says nothing a
 
 
 def assign_trainings(
-    text: str, trainings: Sequence[Any], log: Log, holdout_train: Log | None
+    text: str, trainings: Sequence[Any], rows: Mapping[str, Log], whole: str = "blend"
 ) -> tuple[str, dict[int, list[Any]]]:
     """Return the parts with the settings of their trainings, and the trainings by part number.
 
-    A part is a model of a blend, a training a neural network that was trained elsewhere. text: the
-    parts as a blend names them, such as tempo,sasrec(dim=32). trainings: `Training`s or paths. log:
-    the rows of the final fit. holdout_train: the rows that parts are first fitted on, to learn
-    their weights; None for none. TalerecError unless each neural part has one training on each of
-    these rows, and each training a part.
+    A part is a model of the `whole` (a blend or ranker), a training a neural network that was
+    trained elsewhere. text: the parts as the whole names them, such as tempo,sasrec(dim=32).
+    trainings: `Training`s or paths. rows: the rows that each part is fitted to, those of the final
+    fit first, by a name for errors. TalerecError unless each neural part has one training on each
+    of these rows, with the same parameters, and each training a part.
     """
     available = [read_training(training) for training in trainings]
-    logs = [log] if holdout_train is None else [log, holdout_train]
-    fingerprints = [log_rows(rows).fingerprint() for rows in logs]
+    fingerprints = {name: log_rows(each).fingerprint() for name, each in rows.items()}
     parts, assigned = [], {}
     for number, (name, settings) in enumerate(parse_parts(text)):
-        kind = part_class(name)
+        kind = registry.LIBRARY_MODELS[name]
         if issubclass(kind, NeuralModel):
-            options = parse_settings(kind, settings)
-            chosen = [_find_training(kind, options, available, fingerprints[0], "the log")]
-            trained_with = chosen[0].facts["params"]
-            if holdout_train is not None:
-                same = {k: v for k, v in trained_with.items() if k != _PLACE_PARAMETER}
-                where = "the first fit (`first_rows`)"
-                chosen.append(_find_training(kind, same, available, fingerprints[1], where))
-            assigned[number], settings = chosen, _changed_settings(kind, trained_with)
+            options, chosen = parse_settings(kind, settings), []
+            for where, fingerprint in fingerprints.items():
+                training_rows = (where, fingerprint)
+                chosen.append(_find_training(kind, options, available, training_rows, whole))
+                trained_with = chosen[-1].facts["params"]
+                options = {k: v for k, v in trained_with.items() if k != _PLACE_PARAMETER}
+            settings = _changed_settings(kind, chosen[0].facts["params"])
+            assigned[number] = chosen
         parts.append(f"{name}({'; '.join(settings)})" if settings else name)
     used = [id(training) for chosen in assigned.values() for training in chosen]
     for number, training in enumerate(available, 1):
@@ -305,20 +304,21 @@ def assign_trainings(
 
 
 def _find_training(
-    kind: type[NeuralModel], options: Mapping[str, Any], trainings: Sequence[Any], rows: str,
-    where: str,
+    kind: type[NeuralModel], options: Mapping[str, Any], trainings: Sequence[Any],
+    rows: tuple[str, str], whole: str,
 ) -> Any:  # fmt: skip
     """Return the only training of a model class with these parameters on these rows.
 
     A training is a neural network trained elsewhere; `facts` has its model's name, its parameters
-    and the fingerprint of its rows. rows: fingerprint of the rows to find. where: the rows, as an
-    error names them. None or several matches are a TalerecError.
+    and the fingerprint of its rows. rows: a name of the rows for errors, and the fingerprint to
+    find. whole: what the model is a part of. None or several matches are a TalerecError.
     """
+    where, fingerprint = rows
     matches = [
         training
         for training in trainings
         if training.facts["kind"] == kind.name
-        and training.facts["rows"] == rows
+        and training.facts["rows"] == fingerprint
         and options.items() <= training.facts["params"].items()
     ]
     if len(matches) == 1:
@@ -330,7 +330,8 @@ def _find_training(
         )
     settings = ", ".join(_changed_settings(kind, {**kind().params, **options})) or "its defaults"
     raise TalerecError(
-        f"{kind.name}, a part of the blend, has no training on the rows of {where} with {settings}"
+        f"{kind.name}, a part of the {whole}, has no training on the rows of {where} "
+        f"with {settings}"
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from talerec.data import Log
 from talerec.features import ContextState, FeatureSources, ItemTimes, feature_groups, feature_names
 from talerec.models.blend import fit_parts
+from talerec.models.core import Model
+from talerec.models.networks import NeuralModel
 from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
 from talerec.models.ranker.importance import measure_shares
@@ -29,16 +31,44 @@ logger = logging.getLogger("talerec")
 _OTHER_MODE = 4  # one query in four is asked in the mode (seen hidden or not) that is less usual
 
 
+class AssignedTrainings(NamedTuple):
+    """Networks trained elsewhere, by part number, and how many kinds of queries have them all.
+
+    Nothing is learned for the other kinds.
+    """
+
+    by_part: dict[int, list[Any]]
+    n_kinds: int
+
+
 class FitPlan(NamedTuple):
     """What a ranker is fitted with.
 
-    parts: their names. candidates: items that are ordered. rows_back: queries per user.
+    parts: their names. candidates: items that are ordered. rows_back: queries per user. assigned:
+    the trainings that neural parts take; without, they are trained here.
     """
 
     parts: str
     candidates: int
     rows_back: int
     seed: int
+    assigned: AssignedTrainings = AssignedTrainings({}, len(KINDS))
+
+    def fit_parts(self, log: Log) -> list[Model]:
+        """Return the parts, fitted to a log or taken from the given trainings on its rows."""
+        parts = build_parts(self.parts)
+        for number, trainings in self.assigned.by_part.items():
+            part = parts[number]
+            assert isinstance(part, NeuralModel)
+            part.use_trainings(trainings)
+        return fit_parts(parts, log, "ranker")
+
+
+def learning_rounds(log: Log, rows_back: int) -> list[list[QueryRound]]:
+    """Return the rounds of queries to learn from, by kind: none if they have too few queries."""
+    kinds = [current_round(log, rows_back)], delayed_rounds(log)
+    n_queries = [sum(len(each.queries) for each in rounds) for rounds in kinds]
+    return [rounds if n >= MIN_QUERIES else [] for rounds, n in zip(kinds, n_queries, strict=True)]
 
 
 def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
@@ -55,9 +85,9 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     linear: list[LinearScore] = []
     verdicts: list[list[Verdict | None]] = []
     shares = np.zeros((len(KINDS), len(feature_groups(sources).groups)))
-    for number, rounds in enumerate(([current_round(log, plan.rows_back)], delayed_rounds(log))):
+    for number, rounds in enumerate(learning_rounds(log, plan.rows_back)):
         trained = None
-        if sum(len(held_out.queries) for held_out in rounds) >= MIN_QUERIES:
+        if rounds and number < plan.assigned.n_kinds:
             examples, stage = _ask_rounds(plan, rounds, (times, context), repeats, clock)
             with clock("trees"):
                 trained = learn_order(examples, names, plan.seed)
@@ -69,7 +99,7 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
         linear.append(LinearScore.zero(len(names)) if trained is None else trained.linear)
         verdicts.append([None, None] if trained is None else trained.verdicts)
     with clock("parts"):
-        fitted = fit_parts(build_parts(plan.parts), log, "ranker")
+        fitted = plan.fit_parts(log)
     trained_kinds = LearnedTrees(texts, linear, verdicts, shares)
     return store(fitted, plan.parts, log, repeats, trained_kinds, context)
 
@@ -86,7 +116,7 @@ def _ask_rounds(
     sets = []
     for held_out in rounds:
         with clock("parts of held-out rows"):
-            parts = fit_parts(build_parts(plan.parts), held_out.train, "ranker")
+            parts = plan.fit_parts(held_out.train)
         stage = FirstStage(parts, rows[0], repeats, plan.candidates, rows[1])
         with clock("features"):
             sets.append(_ask(stage, held_out, repeats))

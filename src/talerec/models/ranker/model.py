@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 
 from talerec.data import Histories, Log
 from talerec.errors import require_extra
+from talerec.models.blend import assign_trainings, without_catalogue
 from talerec.models.core import AUTO, Fitted, Model, RecommenderModel, TopItems, join_reasons, param
+from talerec.models.networks import log_rows, read_training
 from talerec.models.ranker.candidates import Requests
 from talerec.models.ranker.explaining import (
     ItemExplanations,
@@ -19,23 +21,29 @@ from talerec.models.ranker.explaining import (
     explain_by_part,
     explain_by_trees,
 )
-from talerec.models.ranker.fitting import FitPlan, fit_ranker
+from talerec.models.ranker.fitting import AssignedTrainings, FitPlan, fit_ranker, learning_rounds
 from talerec.models.ranker.parts import build_parts, default_parts
 from talerec.models.ranker.queries import default_rows_back
 from talerec.models.ranker.second_stage import select_mask
-from talerec.models.ranker.state import KINDS, RankerState
+from talerec.models.ranker.state import CURRENT, DELAYED, KINDS, RankerState
 from talerec.ranking import ExplainedLists, FamilyShare, Mask, Ranked, Weights
 from talerec.runtime import Array, Clock
 
 
 class _RankerState(RecommenderModel):
-    """The cache of a ranker's fitted parts and trees, which is no parameter and is not saved."""
+    """Caches of a ranker, which are no parameters and are not saved.
+
+    They are the fitted parts and trees, and networks that were trained elsewhere.
+    """
 
     _state_cache: tuple[Fitted, RankerState] | None = None
+    #: Trainings from elsewhere, while a ranker is fitted with them.
+    _assigned: AssignedTrainings | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to pickle: all but the cache."""
-        return {name: value for name, value in vars(self).items() if name != "_state_cache"}
+        """Return the attributes to pickle: all but the caches."""
+        transient = ("_state_cache", "_assigned")
+        return {name: value for name, value in vars(self).items() if name not in transient}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -111,10 +119,85 @@ class Ranker(_RankerState):
         if self._update_state is not None:
             return self._state.update_parts(log, clock), None
         self.check_ready()
-        text = default_parts(log) if self.parts.strip() == AUTO else self.parts
         rows_back = self.rows_back or default_rows_back(log)
-        plan = FitPlan(text, self.candidates, rows_back, self.seed)
+        plan = FitPlan(self._parts_for(log), self.candidates, rows_back, self.seed)
+        if self._assigned is not None:
+            plan = plan._replace(assigned=self._assigned)
         return fit_ranker(plan, log, clock), None
+
+    def _parts_for(self, log: Log) -> str:
+        """Return the parts as text: the parameter, or those chosen by the log's size."""
+        return default_parts(log) if self.parts.strip() == AUTO else self.parts
+
+    def training_rows(self, log: Log) -> dict[str, Log]:
+        """Return the rows that each part is fitted to: "all", "current", "delayed 1" and so on.
+
+        Parts are fitted to all rows to answer, and to the others so that trees learn from queries
+        for rows that the parts do not know.
+
+        Parameters
+        ----------
+        log : Log
+            The rows of the ranker.
+
+        Returns
+        -------
+        dict
+            The rows by name; too small a log has "all" alone.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> list(tr.Ranker().training_rows(tr.synthetic_log(4000, seed=1)))
+        ['all', 'current', 'delayed 1', 'delayed 2', 'delayed 3']
+        """
+        log = without_catalogue(log)
+        current, delayed = learning_rounds(log, self.rows_back or default_rows_back(log))
+        names = [CURRENT] * len(current) + [f"{DELAYED} {n + 1}" for n in range(len(delayed))]
+        trains = (held_out.train for held_out in [*current, *delayed])
+        return {"all": log, **dict(zip(names, trains, strict=True))}
+
+    @classmethod
+    def from_trainings(cls, log: Log, trainings: Sequence[Any], **params: Any) -> Self:
+        """Fit a ranker whose neural parts were trained elsewhere; other parts are fitted here.
+
+        Parameters
+        ----------
+        log : Log
+            The rows of the ranker.
+        trainings : list of Training, or of paths
+            For each neural part one on each of the `training_rows`, with the same parameters. Those
+            on the delayed rows may be left out, all of them: then the first part answers delayed
+            requests.
+        **params
+            Parameters of the ranker. Settings that a neural part does not name are its training's.
+
+        Returns
+        -------
+        Ranker
+            The fitted ranker.
+
+        Raises
+        ------
+        TalerecError
+            If a part has no training on its rows or several, or a training fits no part.
+        """
+        model = cls(**params)
+        available = [read_training(training) for training in trainings]
+        trained_rows = {training.facts["rows"] for training in available}
+        rows, n_kinds = model.training_rows(log), len(KINDS)
+        delayed = {name: each for name, each in rows.items() if name.startswith(DELAYED)}
+        needed = {log_rows(each).fingerprint() for each in delayed.values()}
+        if trained_rows and trained_rows.isdisjoint(needed):
+            rows, n_kinds = {name: each for name, each in rows.items() if name not in delayed}, 1
+        named = {f"`training_rows`, {name}": each for name, each in rows.items()}
+        text, assigned = assign_trainings(model._parts_for(log), available, named, "ranker")
+        model = cls(**{**params, "parts": text})
+        model._assigned = AssignedTrainings(assigned, n_kinds)
+        try:
+            return model.fit(log)
+        finally:
+            model._assigned = None
 
     def update_obstacle(self) -> str | None:
         """Return why the model cannot be updated, naming the parts that cannot; None if it can."""

@@ -63,14 +63,16 @@ def free_port() -> int:
 class Service:
     """`talerec serve` in its own processes; it can be killed and restarted at its port."""
 
-    def __init__(self, path: Path, store: str, workers: int = 2, *more: str) -> None:
+    def __init__(
+        self, path: Path, store: str, workers: int = 2, *more: str, source: Path = ROOT / "src"
+    ) -> None:
         self.port = free_port()
         self._command = [
             sys.executable, "-c", START, "serve", str(path), "--port", str(self.port),
             "--workers", str(workers), "--ids", "text", *more,
         ]  # fmt: skip
-        source = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        self._environment = {**os.environ, "TALEREC_STORE": store, "PYTHONPATH": source}
+        path_list = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
+        self._environment = {**os.environ, "TALEREC_STORE": store, "PYTHONPATH": path_list}
         self.start()
 
     def start(self) -> None:

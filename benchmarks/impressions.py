@@ -2,6 +2,7 @@
 
     python benchmarks/impressions.py kill --answers 200000   # workers are killed with kill -9
     python benchmarks/impressions.py cost                    # processor time with and without
+    python benchmarks/impressions.py cost --other PATH       # against the code of another folder
     python benchmarks/impressions.py shop                    # simulations; no service is started
     python benchmarks/impressions.py explore                 # exploration of planted new items
 
@@ -10,8 +11,10 @@ killed. Then the durable impressions and events are compared with what was answe
 acknowledged, the counters with what is missing, and the figures of `/v1/stats` with a slow count in
 Python. *cost*: two services with a store, one with `--impressions 1`, get the same requests by user
 in slices A B B A; the processor time of each worker, without that of the thread that writes
-impressions, which is apart. *shop*: 200 simulated shops, 1,000 comparisons of equal models that are
-looked at after every user, and how many users a real difference needs.
+impressions, which is apart. With `--other`, the service without impressions runs the code of that
+folder, such as a checkout of a commit from before impressions. *shop*: 200 simulated shops, 1,000
+comparisons of equal models that are looked at after every user, and how many users a real
+difference needs.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from events import Connection, Service, make_model, stats_of
+from events import ROOT, Connection, Service, make_model, stats_of
 
 WINDOW_US = 1_800_000_000
 USERS = 5000
@@ -46,12 +49,16 @@ USERS = 5000
 
 
 async def visit(
-    port: int, count: int, seed: int, answered: list[str], clicks: dict[str, dict[str, Any]]
-) -> None:
-    """Ask for `count` lists; click on an item of half of them until the click is acknowledged."""
+    port: int, count: int, seed: int, answered: list[str], clicks: dict[str, dict[str, Any]],
+    end: float,
+) -> None:  # fmt: skip
+    """Ask for `count` lists; click on an item of half of them until the click is acknowledged.
+
+    end: value of `time.monotonic` after which no further list is asked for.
+    """
     chance, connection = random.Random(seed), Connection(port)
     n_done = 0
-    while n_done < count:
+    while n_done < count and time.monotonic() < end:
         user = str(10**6 + chance.randrange(USERS))
         try:
             body = {"user_id": user, "k": 10}
@@ -85,11 +92,14 @@ async def click(connection: Connection, event: dict[str, Any]) -> None:
 
 
 async def kill_workers(
-    service: Service, kills: int, total: int, answered: list[str], killed: list[float]
+    service: Service, kills: int, total: int, answered: list[str], killed: list[float], end: float
 ) -> None:
     for n in range(kills):
-        while len(answered) < total * (n + 1) / (kills + 1):
+        while len(answered) < total * (n + 1) / (kills + 1) and time.monotonic() < end:
             await asyncio.sleep(0.02)
+        if time.monotonic() >= end:
+            return
+        print(f"{len(answered):,} answers", file=sys.stderr, flush=True)
         with suppress(OSError, IndexError):
             os.kill(random.choice(service.workers()), signal.SIGKILL)
             killed.append(time.time())
@@ -99,15 +109,17 @@ async def load_and_kill(service: Service, args: argparse.Namespace) -> dict[str,
     answered: list[str] = []
     clicks: dict[str, dict[str, Any]] = {}
     killed: list[float] = []
-    count = args.answers // args.clients
-    visits = [visit(service.port, count, n, answered, clicks) for n in range(args.clients)]
-    kills = kill_workers(service, args.kills, count * args.clients, answered, killed)
+    count, end = args.answers // args.clients, time.monotonic() + args.seconds
+    visits = [visit(service.port, count, n, answered, clicks, end) for n in range(args.clients)]
+    kills = kill_workers(service, args.kills, count * args.clients, answered, killed, end)
     await asyncio.gather(*visits, kills)
-    while True:  # until nothing waits, and the figures are newer than that
+    written_at = math.inf  # when all were written, or lost
+    while True:  # until the figures are newer than that
         figures = (await stats_of(service.port))["impressions"]
         queue = figures["queue"]
-        is_done = queue["queued"] == queue["written"] + queue["lost"]
-        if is_done and figures.get("counted_at", 0) > time.time() - 2:
+        if queue["queued"] == queue["written"] + queue["lost"]:
+            written_at = min(written_at, time.time())
+        if figures.get("counted_at", 0) > written_at:
             break
         await asyncio.sleep(1)
     return {"answered": answered, "clicks": clicks, "killed": killed, "figures": figures}
@@ -246,7 +258,9 @@ def cost(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     try:
         for name, options in (("a", ()), ("b", ("--impressions", "1"))):
             (folder / name).mkdir()
-            services.append(Service(path, f"sqlite:///{folder}/{name}/shop.db", 1, *options))
+            source = args.other / "src" if args.other and name == "a" else ROOT / "src"
+            address = f"sqlite:///{folder}/{name}/shop.db"
+            services.append(Service(path, address, 1, *options, source=source))
         return asyncio.run(measure_cost(services, args))
     finally:
         for service in services:
@@ -446,10 +460,12 @@ def main() -> None:
     parser.add_argument("what", choices=["kill", "cost", "shop", "explore"])
     parser.add_argument("--answers", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=3600, help="of answers, at most: kill")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--slices", type=int, default=2)
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--other", type=Path, help="a checkout to compare the cost with")
     parser.add_argument("--share", type=float, default=0.05)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

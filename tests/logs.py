@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,20 @@ def hour_log(users: int = 420, rows: int = 12, items: int = 40, seed: int = 0) -
     colors = (["red", "blue"] * items)[:items]
     table = pl.DataFrame({"item_id": list(range(items)), "title": names, "color": colors})
     return log_of(log).with_items(table)
+
+
+def count_last_week(log: Log) -> np.ndarray:
+    """Return the rows by item of a log's last week, as the service counts what is popular.
+
+    The week has the latest 1,000 rows at least; a user's rows with an item count three times.
+    """
+    frame = log.to_frame().sort("timestamp")
+    last = frame["timestamp"][-1]
+    since = min(last - timedelta(days=7), frame["timestamp"][-min(1000, len(frame))])
+    rows = frame.filter(pl.col("timestamp") >= since)
+    pairs = rows.group_by("user_id", "item_id").agg(pl.len().clip(0, 3).alias("n"))
+    counts = dict(pairs.group_by("item_id").agg(pl.col("n").sum()).iter_rows())
+    return np.array([float(counts.get(item, 0)) for item in log.items.ids])
 
 
 def device_frame(rows: int = 4000, users: int = 250, seed: int = 0) -> pl.DataFrame:

@@ -168,7 +168,17 @@ def replay_popular(trained: Trained, event: StoredRow, arrived: list[StoredRow])
         counts = count_users(rows, since, 3)
         if not trained.has_rows:  # an artifact without rows has the counts of its last days only
             counts = Counter(recent) if end >= since else Counter()
+        latest = recent
+        if trained.has_rows and rows:
+            thousandth = sorted(when for *_, when in rows)[-1000:][0]
+            latest = count_users(rows, min(end - 7 * DAY, thousandth), 3)
+        older = {item: max(0, latest[item] - counts[item]) for item in latest}
         counts += count_users(new, since, 3)
+        known = set(trained.model.item_ids.to_list())
+        missing = 1000 - sum(n for item, n in counts.items() if item in known)
+        n_older = sum(older.values())
+        if missing > 0 and n_older:
+            counts += Counter({item: n * min(1, missing / n_older) for item, n in older.items()})
     names = trained.model.item_ids.to_list()
     first = [n for n in range(len(names)) if counts[names[n]]]
     rest = [n for n in range(len(names)) if not counts[names[n]]]

@@ -324,6 +324,14 @@ def test_the_parameter_beside_chooses_another_model(models, tmp_path):
     assert described[0]["schema"] == {"enum": [name]}
 
 
+def test_a_service_of_one_model_refuses_the_parameter_beside(service):
+    for path in ("/v1/recommend?beside=nonsense", "/v1/recommend?k=1&beside="):
+        answer = service.post(path, ASK)
+        assert (answer.status, answer.code) == (422, "unknown_model")
+        assert "this service has one model" in answer.json["error"]["message"]
+    assert service.get("/v1/items?q=3&beside=nonsense").code == "unknown_model"
+
+
 # -- metrics and their readers ---------------------------------------------------------------------
 
 

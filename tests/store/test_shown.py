@@ -18,7 +18,7 @@ from talerec.store import (
     now_us,
 )
 
-START = now_us()
+START, DAY = now_us(), 86_400_000_000
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_impressions_are_stored_once_and_read_in_order(store: ImpressionStore) -
     assert read_all(store, START + 7) == rows[7:]
     assert store.find_start(0, 3) == START + 7
     assert store.find_start(START + 8, 3) == START + 8
-    assert store.count_shown(START, START + 5) == {"1": 5, "2": 5}
+    assert store.count_shown(START, START + 5) == {START // DAY: {"1": 5, "2": 5}}
     assert store.prune_impressions(START + 2) == 2
     assert read_all(store) == rows[2:]
 

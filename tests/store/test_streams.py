@@ -151,6 +151,24 @@ def test_a_pipe_that_breaks_within_a_line_stores_the_lines_before_it(address: st
     assert len(stored(address)) == 6
 
 
+def test_a_file_that_was_cut_off_or_rotated_is_never_passed_over_in_silence(address: str) -> None:
+    follow(address, b"".join(LINES[:20]))
+    for shorter in (LINES[:5], [LINES[0], *LINES[30:35]]):  # cut off; cut off and written anew
+        with pytest.raises(TalerecError, match=r"ended after line [56], but the stream 'stdin'"):
+            follow(address, b"".join(shorter))
+    with pytest.raises(TalerecError, match="ended after line 12, but"):
+        follow(address, b"".join(LINES[10:12]), first_line=11)
+    with pytest.raises(TalerecError, match="line 1 is not line 1"):  # the file after a rotation
+        follow(address, b"".join(LINES[30:]))
+    longer = [*LINES[:5], *LINES[25:], *LINES[25:]]  # cut off, and longer than before by now
+    with pytest.raises(TalerecError, match="line 20 is not line 20"):
+        follow(address, b"".join(longer))
+    assert len(stored(address)) == 20
+    assert follow(address, b"")[-1].line == 20  # nothing has come yet
+    follow(address, b"".join(LINES[30:]), stream="stdin, 2nd file")
+    assert len(stored(address)) == 30
+
+
 def test_a_last_line_without_a_line_break_is_an_event_if_it_is_whole(address: str) -> None:
     assert follow(address, b"".join(LINES[:2])[:-1])[-1].line == 2
     assert follow(address, b"".join(LINES[:3]))[-1].line == 3

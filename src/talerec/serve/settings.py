@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CANDIDATE_SHARE = 0.1  # default share of users that a candidate answers
 _MAX_EXPLORE = 0.5  # at most every other place
+_MAX_ATTRIBUTION = 7 * 86_400.0  # seconds: figures are those of four weeks
 _ORIGIN = re.compile(r"https?://[\w.:\[\]-]+")
 _MINIMA = {
     **dict.fromkeys(("workers", "max_body", "max_history", "max_k", "max_batch", "max_items"), 1),
@@ -187,8 +188,8 @@ class Settings:
                 self._refuse(name, "it must be a share of users, from 0 to 1")
         if not 0 <= self.explore <= _MAX_EXPLORE:
             self._refuse("explore", f"it must be a share of places, from 0 to {_MAX_EXPLORE}")
-        if not self.attribution > 0:
-            self._refuse("attribution", "it must be above 0")
+        if not 0 < self.attribution <= _MAX_ATTRIBUTION:
+            self._refuse("attribution", "it must be above 0, and at most seven days")
         if self.impressions and self.store is None:
             message = "`impressions` are kept in a store: give `store` too"
             raise TalerecError(message, "impressions", "store")

@@ -63,8 +63,9 @@ def follow_lines(
     """Store the events of a pipe's lines as they arrive; yield the progress after each commit.
 
     The first value says where the stream stands. Lines that are stored already are passed over.
-    LineError for a line that is no event, unless `options.skips_errors`, and for a pipe that ends
-    within a line; the lines before it are stored and yielded first.
+    LineError for a line that is no event, unless `options.skips_errors`, for a pipe that ends
+    within a line, and for one that ends before the last stored line; the lines before the error are
+    stored and yielded first.
 
     Parameters
     ----------
@@ -90,6 +91,13 @@ def follow_lines(
             number += len(part)
     rest = bytes(buffer.rest)
     if not rest.strip():
+        if options.first_line <= number < follower.cursor.line:
+            raise LineError(
+                f"the pipe ended after line {number:,}, but the stream {options.stream!r} is stored"
+                f" up to line {follower.cursor.line:,}: it was cut off or replaced, and none of its"
+                " lines is new; give another `stream` its own name",
+                "stream",
+            )
         return
     if not _is_whole(rest):
         message = f"the stream ends within line {number + 1:,}, which is not stored"

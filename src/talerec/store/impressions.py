@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
@@ -23,6 +24,7 @@ from talerec.store.session import find_deletions, lock_meta
 ID_LENGTH = 38  # hexadecimal digits of a recommendation id: 14 of time, 12 random, 12 of signature
 RECOMMENDATION_ID = f"[0-9a-f]{{{ID_LENGTH}}}"  # the pattern of an id
 _PAGE_ROWS = 5000  # rows read by one statement
+_DAY_US = 86_400_000_000  # microseconds
 LATEST_TIME = 2**55 - 1  # microseconds, until the year 3111: later than any answer
 _COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
 
@@ -190,15 +192,17 @@ class ImpressionStore(MeasurementStore):
         )
         return [Impression._make(row) for row in self._read(query, (user, user))]
 
-    def count_shown(self, since: int, until: int) -> dict[str, int]:
-        """Return how often each item was shown from `since` to before `until` (microseconds)."""
-        counts: dict[str, int] = {}
+    def count_shown(self, since: int, until: int) -> dict[int, Counter[str]]:
+        """Return how often each item was shown, by day since 1970 and item id.
+
+        Counted are answers from `since` to before `until`, in microseconds since 1970.
+        """
+        counts: dict[int, Counter[str]] = {}
         for rows in self.read_impressions(since):
             for row in rows:
                 if row.time >= until:
                     return counts
-                for item in json.loads(row.items):
-                    counts[item] = counts.get(item, 0) + 1
+                counts.setdefault(row.time // _DAY_US, Counter()).update(json.loads(row.items))
         return counts
 
 

@@ -339,7 +339,7 @@ class App:
         if route.is_guarded:
             writes = route.writes or method in route.writers
             self._access.admit(http, self._in_flight, writes=writes)
-        if http.query and self._comparison_models and route.uses_model:
+        if http.query and route.uses_model:
             self._choose_model(http)
         return await handler(http)
 
@@ -353,7 +353,7 @@ class App:
         name, http.query = messages.split_model_name(http.query)
         if name is not None:
             if name not in self._comparison_models:
-                names = ", ".join(self._comparison_models)
+                names = ", ".join(self._comparison_models) or "none: this service has one model"
                 message = f"there is no model {name[:50]!r}; beside can be {names}"
                 raise ApiError(422, "unknown_model", message)
             http.current, http.role = self._comparison_models[name].current, "comparison"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from typing import Any
 
 from talerec.serve import Settings, SharedState, schemas
@@ -18,7 +19,8 @@ logger = logging.getLogger("talerec")
 _SAMPLE = b"impressions"  # of the users whose answers are kept, independent of other samples
 _COUNT_S = 10.0  # seconds between two readings of new impressions, for exploration
 _DELAY_US = 5_000_000  # microseconds after which all impressions of a time are in the store
-_PERIOD_US = 28 * 86_400_000_000  # microseconds whose impressions count for exploration
+_DAY_US = 86_400_000_000  # microseconds
+_PERIOD_DAYS = 28  # days whose impressions count for exploration
 
 
 class ShownLists:
@@ -130,18 +132,21 @@ class ShownLists:
         return {**facts, "explore": self._settings.explore, "queue": counters, **(summary or {})}
 
     def _follow_counts(self) -> None:
-        """Count new impressions per item from time to time, and pass them to the explorer."""
+        """Pass the impressions of each item in the last four weeks to the explorer, repeatedly."""
         store, explorer = self._connect(), self._explorer
         assert store is not None
         assert explorer is not None
-        totals: dict[str, int] = {}
-        since = now_us() - _PERIOD_US
+        counts_by_day, totals = dict[int, Counter[str]](), Counter[str]()
+        since = now_us() - _PERIOD_DAYS * _DAY_US
         while True:
-            until = now_us() - _DELAY_US
+            until = max(since, now_us() - _DELAY_US)  # the clock may be set back
             try:
-                for item, count in store.count_shown(since, until).items():
-                    totals[item] = totals.get(item, 0) + count
-                since = until
+                for day, counts in store.count_shown(since, until).items():
+                    counts_by_day.setdefault(day, Counter()).update(counts)
+                    totals.update(counts)
+                since, first_day = until, until // _DAY_US - _PERIOD_DAYS
+                for day in [day for day in counts_by_day if day < first_day]:
+                    totals.subtract(counts_by_day.pop(day))
                 explorer.set_counts(dict(totals))
             except StoreError as error:
                 logger.warning("impressions could not be counted: %s", error)

@@ -1,4 +1,4 @@
-"""The popular items of a model: those of the last days, with events as they arrive."""
+"""The popular items of a model: those of the last week, with events as they arrive."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from talerec.runtime import Array
 from talerec.store import RecentCounts, limit_repeats
 
 _MAX_RECOUNT_SHARE = 20  # popularity is recounted for at most 1/20 of the time
+_MIN_ROWS = 1000  # rows and events that decide alone; below, older rows of the log join them
 
 
 class PopularItems:
-    """All items of a model, the most frequent of the last days first, and their counts.
+    """All items of a model, the most frequent of the last week first, and their counts.
 
     Of a user's rows with one item, three count at most, so that nobody leads by sending often. With
-    events, the last days end at the latest event; rows of the training log count if they fall into
-    these days, and events count at once. Items without rows there follow in the order of the
-    log's last days, then of the whole log. Ties are in the order of positions. `fitted` is the
+    events, the week ends at the latest event; rows of the training log count if they fall into it,
+    and events count at once. While these are fewer than 1,000, older rows of the log's last week,
+    or of its latest 1,000 if these are more, make up for the missing ones: the first events after
+    an old log do not decide what everybody is shown. Items without a count follow in the order of
+    the log's last week, then of the whole log. Ties are in the order of positions. `fitted` is the
     fitted state of the model, with the training log if it was saved; `events` are counts of events
     that the saved model does not include, None to begin with none.
     """
@@ -41,7 +44,7 @@ class PopularItems:
     def ranked(self) -> tuple[Array, Array]:
         """Return the positions of all items, most popular first, and their counts in that order.
 
-        Counts are rows and events of the last days. The ranking is recounted if it lacks events.
+        Counts are rows and events of the last week. The ranking is recounted if it lacks events.
         While one thread recounts, other threads get the previous ranking. An item's position is its
         number in the vocabulary.
         """
@@ -68,7 +71,7 @@ class PopularItems:
         """Count and rank the items anew, and measure how long that takes.
 
         Sets `_ranking`: item positions in the vocabulary, most popular first, and their counts.
-        Without events these are the counts of the training log's last days. Items without a count
+        Without events these are the counts of the training log's last week. Items without a count
         follow in the order `_log_order` of the log. For the next `_is_stale`, the number of counted
         changes and the time and duration of this count are stored.
         """
@@ -102,7 +105,8 @@ class PopularItems:
         counts = popular._recent_log_counts
         if since is not None:
             known_items = event_items[event_items >= 0]
-            counts = popular._count_rows_since(since) + np.bincount(known_items, None, len(counts))
+            event_counts = np.bincount(known_items, None, len(counts)).astype(np.float64)
+            counts = popular._add_rows(event_counts, since)
         if len(counts) >= k and (least := np.partition(counts, -k)[-k]) > 0:
             first = np.flatnonzero(counts >= least)  # in large catalogues, to sort all takes long
             items = first[np.argsort(-counts[first], kind="stable")]
@@ -112,7 +116,7 @@ class PopularItems:
 
     @cached_property
     def _recent_log_counts(self) -> Array:
-        """Rows of each item in the training log's last days; zeros if they were not saved.
+        """Rows of each item in the training log's last week; zeros if they were not saved.
 
         A float array by item position. An item's position is its number in the vocabulary.
         """
@@ -123,10 +127,23 @@ class PopularItems:
         return np.zeros(len(self._fitted.items)) if counts is None else counts
 
     @cached_property
-    def _log_order(self) -> Array:
-        """Positions of items with rows, by rows in the training log's last days, then in all.
+    def _latest_log_counts(self) -> Array:
+        """Rows of each item in the log's last week, or in its latest 1,000 rows if these are more.
 
-        Both in descending order; without a saved log, only the last days count. An item's position
+        A float array by item position. Without a saved log: those of its last week.
+        """
+        log = self._fitted.log
+        if log is None or not log.rows:
+            return self._recent_log_counts
+        n_rows = min(_MIN_ROWS, log.rows)
+        latest_rows = int(np.partition(log.time, -n_rows)[-n_rows])
+        return count_rows(log, min(int(log.time.max()) - round(RECENT_DAYS * DAY), latest_rows))
+
+    @cached_property
+    def _log_order(self) -> Array:
+        """Positions of items with rows, by rows in the training log's last week, then in all.
+
+        Both in descending order; without a saved log, only the last week counts. An item's position
         is its number in the vocabulary; items that only the item table has are at its end.
         """
         log, n_unseen = self._fitted.log, self._fitted.training.get(UNSEEN_ITEMS, 0)
@@ -136,23 +153,37 @@ class PopularItems:
         return with_rows
 
     def _count_with_events(self) -> Array:
-        """Return the log rows plus events of each item in the days before the latest event.
+        """Return the events and rows of the log that count for each item, before the latest event.
 
         A float array by item position. Events of unknown items are left out. An item's position is
         its number in the vocabulary.
         """
-        counts = self._count_rows_since(self.events.since).copy()
         totals = self.events.totals()
         items = self._fitted.items.text_positions(list(totals))
-        is_item = items >= 0
+        is_item, counts = items >= 0, np.zeros(len(self._fitted.items))
         np.add.at(counts, items[is_item], np.array(list(totals.values()), float)[is_item])
+        return self._add_rows(counts, self.events.since)
+
+    def _add_rows(self, event_counts: Array, since: int) -> Array:
+        """Return counts of events by item, with the rows of the training log since a time.
+
+        `since` is in microseconds since 1970. If there are fewer than 1,000 events and rows, the
+        latest of the older rows are added, with weights by which they make up for the missing ones
+        at most.
+        """
+        log_counts = self._count_rows_since(since)
+        counts: Array = event_counts + log_counts
+        missing = _MIN_ROWS - counts.sum()
+        if missing > 0:
+            older = np.maximum(self._latest_log_counts - log_counts, 0)
+            counts += older * min(1.0, missing / max(older.sum(), 1.0))
         return counts
 
     def _count_rows_since(self, since: int) -> Array:
         """Return the training log's (weighted) rows of each item since a time in microseconds.
 
         A float array by item position (its number in the vocabulary); do not change it. Rows are
-        counted only when `since` has changed. Without a saved log: the counts of its last days if
+        counted only when `since` has changed. Without a saved log: the counts of its last week if
         the log ends at `since` or later, else 0.
         """
         if since != self._counted_since:
@@ -162,7 +193,7 @@ class PopularItems:
     def _recount_rows(self, since: int) -> Array:
         """Count the training log's (weighted) rows of each item since a time in microseconds."""
         log = self._fitted.log
-        if log is None:  # the artifact has only the counts of the log's last days
+        if log is None:  # the artifact has only the counts of the log's last week
             is_recent = self._fitted.training.get("last_time", 0) >= since
             return self._recent_log_counts if is_recent else np.zeros_like(self._recent_log_counts)
         return count_rows(log, since)

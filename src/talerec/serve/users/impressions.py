@@ -24,9 +24,11 @@ from talerec.store import (
 logger = logging.getLogger("talerec")
 
 _QUEUE_ANSWERS = 20_000  # answers that may wait; beyond that they are lost, and counted
+_QUEUE_ITEMS = 200_000  # items of these answers: their memory
 _COMMIT_ANSWERS = 5_000  # answers of one commit
 _PAUSE_S = 0.25  # seconds between two commits: a killed worker loses no more than a second
 _RETRY_S = 1.0  # seconds after the store failed
+_MAX_RULES = 10_000  # characters of the rules of an answer; of longer ones, the names are kept
 
 
 class ShownAnswer(NamedTuple):
@@ -46,10 +48,12 @@ class ShownAnswer(NamedTuple):
         if any(item.probability is not schemas.ABSENT for item in items):
             probabilities = [item.probability or 1.0 for item in items]
         explored = [item.rank for item in items if item.explored is True] or None
+        rules = None if self.rules is None else json.dumps(self.rules)
+        if rules is not None and len(rules) > _MAX_RULES:
+            rules = json.dumps({"too_long": list(self.rules or ())})
         return Impression(
             str(self.answer.recommendation_id), self.user, self.time, self.answer.model, self.role,
-            self.list_name, None if self.rules is None else json.dumps(self.rules),
-            encode_list([str(item.item_id) for item in items]) or "[]",
+            self.list_name, rules, encode_list([str(item.item_id) for item in items]) or "[]",
             encode_list(probabilities), encode_list(explored),
         )  # fmt: skip
 
@@ -71,6 +75,7 @@ class ImpressionQueue:
     def __init__(self, store: ImpressionStore, shared: SharedState) -> None:
         self._store, self._shared = store, shared
         self._waiting: deque[ShownAnswer] = deque()
+        self._n_added = self._n_removed = 0  # items of answers: each is counted by one thread
         self._loss_lock = threading.Lock()  # two threads count losses
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,11 +91,13 @@ class ImpressionQueue:
             self._thread.start()
 
     def add(self, shown: ShownAnswer) -> None:
-        """Queue an answer; count it as lost if 20,000 wait already. Never waits."""
+        """Queue an answer; count it as lost if 20,000, or 200,000 items, wait. Never waits."""
         self._shared.increment("impressions_queued")
-        if len(self._waiting) >= _QUEUE_ANSWERS:
+        n_items = self._n_added - self._n_removed
+        if len(self._waiting) >= _QUEUE_ANSWERS or n_items >= _QUEUE_ITEMS:
             self._count_lost(1)
         else:
+            self._n_added += len(shown.answer.items)
             self._waiting.append(shown)
 
     def stop(self, seconds: float) -> None:
@@ -130,8 +137,9 @@ class ImpressionQueue:
                     logger.exception("impressions could not be written")
                 logger.warning("%d impressions are lost: %s", len(group), error)
                 self._count_lost(len(group))
-            for _ in group:
+            for shown in group:
                 self._waiting.popleft()
+                self._n_removed += len(shown.answer.items)
         return True
 
     def _count_lost(self, n_answers: int) -> None:

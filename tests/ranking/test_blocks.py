@@ -135,6 +135,25 @@ def check(weights, blocks, n, queries, seen, hide_seen, k):
                 assert result.ranks[q, column] == rank
 
 
+@pytest.mark.parametrize("length", range(1, 14))
+def test_rows_of_dense_blocks_are_added_one_after_the_other_to_the_last_bit(length):
+    """However many rows one pass adds: sums of rounded numbers depend on their order."""
+    rng, n = np.random.default_rng(length), 30
+    matrices = [rng.choice([0.0, 1.0], (n, n)) * rng.normal(size=(n, n)) for _ in range(2)]
+    weights = Weights([make_block(matrix) for matrix in matrices])
+    source = np.sort(rng.choice(2 * n, length, replace=False))  # of both blocks
+    share = rng.normal(size=length)
+    expected = np.zeros(n)
+    for place, number in enumerate(source):
+        expected += share[place] * np.vstack(matrices)[number].astype(np.float32).astype(float)
+    mask = Mask.make(as_histories([[]]), hide_seen=False)
+    query = Query(np.array([0, length]), source, share)
+    items, scores, counts = top_items(weights, query, mask, n)
+    shown = dict(zip(items[0, : counts[0]].tolist(), scores[0, : counts[0]].tolist(), strict=True))
+    is_scored = (np.vstack(matrices)[source] != 0).any(axis=0)
+    assert shown == {j: expected[j] for j in np.flatnonzero(is_scored)}
+
+
 @given(stacks())
 @settings(max_examples=100, deadline=None)
 def test_contributions_are_the_entries_of_the_matrix_times_the_query(stack):

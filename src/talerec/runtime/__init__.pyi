@@ -39,6 +39,7 @@ from talerec.runtime.kernels import float32_at as float32_at
 from talerec.runtime.kernels import float64_at as float64_at
 from talerec.runtime.kernels import int32_at as int32_at
 from talerec.runtime.kernels import int64_at as int64_at
+from talerec.runtime.kernels import kth_largest as kth_largest
 from talerec.runtime.kernels import kth_smallest as kth_smallest
 from talerec.runtime.memory import available_bytes as available_bytes
 from talerec.runtime.memory import collect_garbage_at_exit as collect_garbage_at_exit

@@ -105,6 +105,9 @@ def float64_at(start: int, size: int) -> Array:
 # with all that Numba needs to format text (2 s); `np.partition` compiles checks and sorting (4 s).
 
 
+_SAMPLE = 256  # values of a sample
+
+
 @template
 def copy_range(source: Array, target: Array, start: int, stop: int) -> None:
     """Copy source[start:stop] to target[start:stop]."""
@@ -138,6 +141,32 @@ def kth_smallest(values: Array, k: int) -> float:
         else:
             break
     return work[k]  # type: ignore[no-any-return]
+
+
+@template
+def kth_largest(values: Array, k: int) -> float:
+    """Return the k-th largest of the values, k counted from 1; no value may be NaN.
+
+    `values` is 1-D and stays as it is. If k is small, a sample tells a bound that few values
+    exceed, and only these are searched.
+    """
+    n = len(values)
+    step = n // _SAMPLE
+    if step < 2 or k * 4 > n:
+        return kth_smallest(values, n - k)
+    sample = np.empty(_SAMPLE)
+    for x in range(_SAMPLE):
+        sample[x] = values[x * step]
+    expected = k / step
+    rank = int(expected + 3.0 * np.sqrt(expected)) + 3  # too few values only rarely
+    bound = kth_smallest(sample, max(_SAMPLE - rank, 0))
+    large, size = np.empty(n + 1), 0  # one entry to spare
+    for x in range(n):
+        large[size] = values[x]  # overwritten unless it is large
+        size += values[x] >= bound
+    if size < k:
+        return kth_smallest(values, n - k)
+    return kth_smallest(large[:size], size - k)
 
 
 @template

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime import CSR, Array, copy_range, kernel, kth_smallest, sort_indices, template
+from talerec.runtime import CSR, Array, copy_range, kernel, kth_largest, sort_indices, template
 
 #: Entries of G that the step outside the support may read for one target. Ordinary logs need
 #: fewer; a user of thousands of rows makes some targets that need more.
@@ -103,7 +103,7 @@ def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
     """
     if count <= room:
         return count
-    threshold = kth_smallest(gain[:count], count - room)
+    threshold = kth_largest(gain[:count], room)
     above = 0
     for c in range(count):
         above += gain[c] > threshold

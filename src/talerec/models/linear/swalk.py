@@ -226,12 +226,12 @@ def _keep_top(scratch: WalkScratch, count: int, width: int) -> int:
     share, reached, gain = borrow(scratch.share), borrow(scratch.reached), borrow(scratch.gain)
     top_items, top_shares = borrow(scratch.top_items), borrow(scratch.top_shares)
     for x in range(count):
-        top_items[x], gain[x] = reached[x], share[reached[x]]
+        top_items[x], gain[x] = x, share[reached[x]]
+        share[reached[x]] = 0.0
     size = keep_largest(gain, top_items, count, width)
     for x in range(size):
-        top_shares[x] = share[top_items[x]]
-    for x in range(count):
-        share[reached[x]] = 0.0
+        place = top_items[x]
+        top_items[x], top_shares[x] = reached[place], gain[place]
     return size
 
 

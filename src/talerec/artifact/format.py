@@ -1,7 +1,7 @@
 """Artifacts: a folder NAME.tale of plain files that is complete at every moment.
 
     manifest.json        facts, and name, size and sha256 of every other file
-    NAME-HASH.npy        arrays, memory-mapped on load
+    NAME-HASH.npy        arrays, memory-mapped on load (`packing`: or unpacked)
     NAME-HASH.parquet    tables
 
 Data files carry their hash in their name and are written and synced first. Then the manifest is
@@ -32,6 +32,7 @@ import polars as pl
 from talerec import __version__
 from talerec.artifact import integrity
 from talerec.artifact.integrity import FORMAT, MANIFEST
+from talerec.artifact.packing import pack_array, unpack_array
 from talerec.errors import ArtifactError, ReplacedArtifactError
 from talerec.runtime import Array, atomic_replace, file_lock, sync_folder, write_synced
 
@@ -85,7 +86,8 @@ def _read_bundle(folder: Path, manifest: dict[str, Any], verify: bool) -> Bundle
         path = folder / entry["file"]
         with integrity.report_damage(folder, entry["file"]):
             if path.suffix == ".npy":
-                arrays[name] = integrity.read_checked_array(path, entry, verify)
+                stored = integrity.read_checked_array(path, entry, verify)
+                arrays[name] = unpack_array(stored, entry.get("packing"))
             else:
                 tables[name] = integrity.read_checked_table(path, entry, files, verify)
     facts = {name: value for name, value in manifest.items() if name != "files"}
@@ -260,9 +262,10 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     """
     files: dict[str, dict[str, Any]] = {}
     for name, array in bundle.arrays.items():
-        values = np.ascontiguousarray(array)
+        values, packing = pack_array(np.ascontiguousarray(array))
         entry = _write_file(folder, name, ".npy", _array_parts(values))
         files[name] = {**entry, "dtype": values.dtype.str, "shape": list(values.shape)}
+        files[name] |= {} if packing is None else {"packing": packing}
     for name, table in bundle.tables.items():
         buffer = io.BytesIO()
         table.write_parquet(buffer)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from talerec.artifact.packing import is_valid_packing
 from talerec.errors import ArtifactError
 from talerec.runtime import Array, read_regular, read_table
 
@@ -134,7 +135,8 @@ def _is_valid_array(entry: dict[str, Any]) -> bool:
         return False
     if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
         return False
-    return bool(int(dtype[-1]) * math.prod(shape) <= entry["bytes"])
+    fits = int(dtype[-1]) * math.prod(shape) <= entry["bytes"]
+    return bool(fits) and is_valid_packing(entry.get("packing"))
 
 
 # -- data files ------------------------------------------------------------------------------------

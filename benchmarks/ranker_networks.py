@@ -2,14 +2,15 @@
 
     python benchmarks/ranker_networks.py pack DATA PACK [--log ml-1m] [--networks sasrec hstu]
     python benchmarks/ranker_networks.py train PACK OUT [--minutes 6]  # needs NumPy and torch only
-    python benchmarks/ranker_networks.py use DATA OUT [--networks sasrec hstu] [--test]
+    python benchmarks/ranker_networks.py use DATA OUT [--networks sasrec hstu] [--model M] [--test]
 
 `pack` writes the rows that parts of the ranker are fitted to (all training rows, and those without
 the rows of current queries), and settings of networks, to the folder PACK. `train` trains all
 networks at once, each in a process of its own, and saves each training to OUT as soon as it ends; a
 training that the time limit ends is saved as it is. `use` fits the ranker of these trainings and
-prints what its guard measured, which part orders and settings may be chosen by; with --test, it
-prints NDCG@10 of the ranker and of each part on the test rows, too. --quick packs tiny networks.
+prints what its guard measured, which the order of parts may be chosen by; with --test, it prints
+NDCG@10 of the ranker and of each part on the test rows, too. --model M saves the ranker to M, or
+reads it where M exists. `pack --quick` packs tiny networks.
 Networks are trained for as many epochs as early stopping chose before, inside the training rows
 (docs/neural.md).
 """
@@ -196,9 +197,15 @@ def use(folder: Path, out: Path, options: argparse.Namespace) -> None:
     names = [f"{network}-{rows}" for network in options.networks for rows in ROWS]
     trainings = [out / f"{name}.npz" for name in names]
     parts = options.parts.replace("LINEAR", default_parts(split.train))
-    start = time.perf_counter()
-    model = tr.Ranker.from_trainings(split.train, trainings, parts=parts)
-    print(f"{model.parts}\nfitted in {time.perf_counter() - start:.0f} s", flush=True)
+    if options.model is not None and options.model.exists():
+        model = tr.load(options.model)
+    else:
+        start = time.perf_counter()
+        model = tr.Ranker.from_trainings(split.train, trainings, parts=parts)
+        print(f"fitted in {time.perf_counter() - start:.0f} s, {model.fitted.seconds}", flush=True)
+        if options.model is not None:
+            model.save(options.model)
+    print(model.parts)
     for line in model.describe_learned():
         print(line, flush=True)
     if not options.test:
@@ -240,6 +247,7 @@ def main() -> None:
     command.add_argument("--log", default="ml-1m")
     command.add_argument("--networks", nargs="+", default=["sasrec", "hstu"])
     command.add_argument("--parts", default="LINEAR,sasrec,hstu", help="LINEAR: the default parts")
+    command.add_argument("--model", type=Path, help="saved to this file, or read if it exists")
     command.add_argument("--test", action="store_true")
     options = parser.parse_args()
     if options.command == "pack":

@@ -149,7 +149,7 @@ def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[
     """
     who = f"{kind.capitalize()} requests, {mode}"
     if verdict is None:
-        return f"{who}: too few held-out queries to learn from; {names[0]} answers."
+        return f"{who}: no held-out queries were learned from; {names[0]} answers."
     best = names[verdict.best]
     answers = "the trees answer" if verdict.uses_trees else f"{best} answers"
     figures = f"NDCG@10 {verdict.gain:.4f} against {verdict.part_gain:.4f} of {best}"

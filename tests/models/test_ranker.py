@@ -84,7 +84,10 @@ def test_the_hour_of_the_request_decides(model, log):
 
 
 def test_noise_is_answered_by_a_part_and_reported():
-    """Two standard errors are exceeded by chance in 2.3 % of verdicts, as in one of seed 0."""
+    """Chance exceeds two standard errors in 2.3 % of verdicts: here in one of eight, by .007.
+
+    `benchmarks/ranker_guard.py` counts verdicts of more logs (1 of 48 on the first twelve).
+    """
     models = [tr.Ranker(parts="markov,popular").fit(noise_log(seed)) for seed in (0, 1)]
     n_trees = [
         sum(
@@ -94,9 +97,8 @@ def test_noise_is_answered_by_a_part_and_reported():
         )
         for model in models
     ]
-    assert n_trees[0] <= 1
-    assert n_trees[1] == 0
-    model, users = models[1], list(range(20))
+    assert sorted(n_trees) in ([0, 0], [0, 1])
+    model, users = models[int(np.argmin(n_trees))], list(range(20))
     assert not any("the trees answer" in line for line in model.describe_learned())
     best = model._state.best_part(1, hide_seen=False)
     assert model.recommend(users, k=9).equals(best.recommend(users, k=9))

@@ -374,6 +374,17 @@ def test_labels_stand_clear_of_intervals_and_of_the_line():
     assert left < whiskers[0]  # at the left, although the right side comes first
 
 
+def test_a_label_stands_clear_of_the_axis():
+    """The name of a model without any hit would be crossed by the axis."""
+    from talerec.reports.charts.trade_off import TradePoint, trade_off_chart
+
+    points = [TradePoint("none", 1, 0.0), TradePoint("some", 9, 0.4)]
+    svg = ET.fromstring(trade_off_chart(points, title="t", x_label="x", y_label="y"))
+    label = next(e for e in svg.iter() if e.text == "none")
+    (axis,) = {e.get("y2") for e in svg.iter() if e.get("y2")}  # the foot of the vertical lines
+    assert float(label.get("y")) < float(axis) - 3
+
+
 def test_costs_without_a_mark_are_shown(board):
     costs = {name: ModelCost({"solve": 1.0}, {}, None) for name in board.results}
     assert "Peak memory" in replace(board, costs=costs).report()

@@ -219,6 +219,32 @@ def test_an_interval_of_a_dot_lies_from_low_to_high():
     assert [float(cap.get("y1")) + float(cap.get("y2")) for cap in caps] == [2 * middle] * 2
 
 
+def test_numbers_below_each_other_have_equal_decimals():
+    rows = [DotRow("a", -0.04776, -0.0711, 0.0), DotRow("b", 0.1255, None, None)]
+    root = parsed(row_charts.dot_chart(rows, title="t", x_label="x"))
+    texts = [text.text for text in having(root, "value")]
+    assert texts == ["\N{MINUS SIGN}0.0478 [\N{MINUS SIGN}0.0711, 0.0000]", "0.1255"]
+    bars = {"a": {"fit": 3.4951}, "b": {"fit": 0.05602}}
+    root = parsed(row_charts.stacked_bar_chart(bars, title="t", x_label="s"))
+    assert {"3.495", "0.056"} <= {text.text for text in having(root, "value")}
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals"),
+    [
+        ([0.5, 0.123456], 4),
+        ([None, 12.5, 3.0], 2),
+        ([12345.6, 50.5], 0),
+        ([1, 2, 300], None),  # whole numbers
+        ([0.5, 0.0001], None),  # too far apart
+        ([None, float("nan"), "x"], None),
+        ([], None),
+    ],
+)
+def test_decimals_are_those_of_the_largest_number(values, decimals):
+    assert scales.common_decimals(values) == decimals
+
+
 @some
 @given(st.lists(st.dictionaries(st.sampled_from("abcdef"), ODD, max_size=6), max_size=4))
 def test_stacked_parts_adjoin_and_add_up(rows):

@@ -11,7 +11,9 @@ from talerec.reports.charts import drawing
 from talerec.reports.charts.drawing import SMALL, WIDTH
 from talerec.reports.charts.scales import (
     NumberAxis,
+    common_decimals,
     finite_number,
+    format_alike,
     format_interval,
     format_short,
     linear_axis,
@@ -42,9 +44,10 @@ def dot_chart(
     mark_x : value of a vertical line; by default at zero if values lie on both sides of it
     """
     top, head = drawing.draw_head(title, [], "")
-    texts = [format_interval(row.value, row.low, row.high) for row in rows]
-    left, right = _between([row.name for row in rows], texts)
     values = [number for row in rows for number in (row.value, row.low, row.high)]
+    decimals = common_decimals(values)
+    texts = [format_interval(row.value, row.low, row.high, decimals) for row in rows]
+    left, right = _between([row.name for row in rows], texts)
     x = linear_axis([*values, mark_x], left, right, ticks=_tick_count(left, right))
     bottom, end, axis = _axis_below(x, top, rows, x_label)
     line = 0.0 if mark_x is None and x.low < 0 < x.high else mark_x
@@ -81,12 +84,14 @@ def stacked_bar_chart(
     styles = {part: style for style, part in enumerate(names)}
     top, head = drawing.draw_head(title, [drawing.box_key(*style) for style in styles.items()], "")
     sums = [sum(parts.values()) for parts in shown.values()]
-    left, right = _between(list(shown), [format_short(total) for total in sums])
+    decimals = common_decimals(sums)
+    totals = [format_alike(total, decimals) for total in sums]
+    left, right = _between(list(shown), totals)
     x = linear_axis([0.0, *sums], left, right, ticks=_tick_count(left, right))
     _, end, axis = _axis_below(x, top, shown, x_label)
     drawn = [axis]
-    for (name, parts), total, y in zip(shown.items(), sums, _middles(top, shown), strict=True):
-        value = drawing.text_element(format_short(total), WIDTH, y + 4.5, "value", anchor="end")
+    for (name, parts), total, y in zip(shown.items(), totals, _middles(top, shown), strict=True):
+        value = drawing.text_element(total, WIDTH, y + 4.5, "value", anchor="end")
         drawn += [_row_name(name, left, y), *_boxes(name, parts, styles, x, y), value]
     described = "; ".join(
         f"{name}: " + ", ".join(f"{part} {format_short(v)}" for part, v in parts.items())

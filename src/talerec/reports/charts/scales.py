@@ -53,11 +53,37 @@ def format_short(value: Any) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def format_interval(value: Any, low: Any, high: Any) -> str:
-    """Return a value as short text with its interval, if it has one: "3 [1, 7]"."""
-    if not finite_numbers([low, high]):
+def common_decimals(values: Iterable[Any]) -> int | None:
+    """Return the decimals of numbers in a column: four significant digits of the largest.
+
+    None if the numbers are better formatted one by one: whole numbers, or numbers of which one is
+    less than a thousandth of another.
+    """
+    sizes = [abs(number) for number in finite_numbers(values) if number]
+    if all(number.is_integer() for number in sizes):
+        return None
+    if min(sizes) < max(sizes) / 1000 or max(sizes) >= 1e9:
+        return None
+    return min(max(_DIGITS - 1 - _magnitude(max(sizes)), 0), _DIGITS + 1)
+
+
+def format_alike(value: Any, decimals: int | None) -> str:
+    """Return a number with so many decimals, or as short text (None); a dash if it is missing."""
+    number = finite_number(value)
+    if number is None or decimals is None:
         return format_short(value)
-    return f"{format_short(value)} [{format_short(low)}, {format_short(high)}]"
+    return format_fixed(number, decimals)
+
+
+def format_interval(value: Any, low: Any, high: Any, decimals: int | None = None) -> str:
+    """Return a value as text with its interval, if it has one: "3 [1, 7]".
+
+    decimals: of all three numbers; None for short numbers.
+    """
+    text = format_alike(value, decimals)
+    if not finite_numbers([low, high]):
+        return text
+    return f"{text} [{format_alike(low, decimals)}, {format_alike(high, decimals)}]"
 
 
 def format_power(value: float, base: int) -> str:

@@ -38,6 +38,10 @@ class _Box(NamedTuple):
     right: float
     bottom: float
 
+    def contains(self, other: _Box) -> bool:
+        """Return whether another rectangle stays between the sides and above the bottom."""
+        return self.left <= other.left and other.right <= self.right and other.bottom <= self.bottom
+
     def overlaps(self, other: _Box) -> bool:
         """Return whether two rectangles have a point in common."""
         is_beside = self.right <= other.left or other.right <= self.left
@@ -68,7 +72,8 @@ def trade_off_chart(
     ]
     path = sorted(frontier, key=lambda point: point.x or 0.0)
     line, described = drawing.draw_line(path, 1), "; ".join(tips.values())
-    lines = [*_whisker_boxes(drawn), *_line_boxes(path)]
+    axis = _Box(x.start, y.start - 1, WIDTH, y.start + 1)
+    lines = [axis, *_whisker_boxes(drawn), *_line_boxes(path)]
     labels = _labels(points, drawn, _Box(x.start, y.end, WIDTH, y.start), lines)
     return drawing.draw_svg(title, end, described, head, axes, line, *marks, *labels)
 
@@ -137,7 +142,7 @@ def _labels(
             for step in sorted(range(-_FAR, _FAR + 1), key=abs)
             for left in (px + _GAP, px - _GAP - width)
         ]
-        inside = [b for b in boxes if plot.left <= b.left and b.right <= plot.right] or boxes[:1]
+        inside = [b for b in boxes if plot.contains(b)] or boxes[:1]
         free = [b for b in inside if not any(b.overlaps(other) for other in occupied)]
         clear = (b for b in free if not any(b.overlaps(line) for line in lines))
         box = next(clear, (free or inside)[0])

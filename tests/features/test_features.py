@@ -16,20 +16,25 @@ from logs import DAY, log_of
 from talerec.data import UNTIMED, ContextColumn, Histories, take_context
 from talerec.features import (
     FAMILIES,
+    NO_DATE,
+    ContentColumns,
     ContextRows,
     ContextState,
     FeatureInputs,
     FeatureSources,
+    ItemContent,
     ItemTimes,
     PartScores,
     build_features,
+    empty_content,
     empty_context,
     feature_groups,
     feature_names,
 )
 
 HOUR = DAY // 24
-SOURCES = FeatureSources(["a", "b"], [("device", False), ("age", True)])
+CONTENT = ContentColumns(("author", "tags"), ("price",), True)
+SOURCES = FeatureSources(["a", "b"], [("device", False), ("age", True)], CONTENT)
 START = 1_600_000_000 * 10**6
 WINDOWS = {
     "share_6h": 6 * HOUR, "share_day": DAY, "share_week": 7 * DAY, "share_month": 30 * DAY,
@@ -71,8 +76,57 @@ def make_inputs(log: tr.Log, counted: tr.Log, seed: int = 1) -> FeatureInputs:
     return FeatureInputs(
         log.ptr[:-1], stop, log.item, log.time, now, known_until, candidates, counts,
         PartScores(scores, ranks, tops), ItemTimes.from_log(counted),
-        ContextState.learn(counted).build_inputs(requests_of(log, stop)),
+        ContextState.learn(counted).build_inputs(requests_of(log, stop)), make_content(n_items),
     )  # fmt: skip
+
+
+def make_content(n_items: int, seed: int = 4) -> ItemContent:
+    """Random vectors, two columns of categories, prices and dates; some items lack each."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n_items, 3)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[rng.random(n_items) < 0.2] = 0.0
+    cells = [
+        [sorted(rng.choice(6, rng.integers(0, most + 1), replace=False)) for _ in range(n_items)]
+        for most in (1, 4)
+    ]
+    ends = np.cumsum([len(cell) for column in cells for cell in column])
+    indptr = np.concatenate([[0], ends])[: 2 * n_items + 1]
+    indptr = np.stack([indptr[: n_items + 1], indptr[n_items:]]).astype(np.int64)
+    codes = np.array([code for column in cells for cell in column for code in cell], np.int32)
+    prices = np.where(rng.random(n_items) < 0.3, np.nan, rng.integers(-2, 9, n_items))
+    dates = START + rng.integers(-100, 300, n_items) * DAY // 7
+    dates[rng.random(n_items) < 0.2] = NO_DATE
+    return ItemContent(vectors, indptr, codes, prices[None, :].astype(float), dates)
+
+
+def slow_content(inputs: FeatureInputs, item: int, newest: list[int], now: int) -> dict[str, float]:
+    """The features of content of one candidate; newest: the user's last 20 items, oldest first."""
+    content, out = inputs.content, {}
+    vectors = content.vectors.astype(float)
+    lags = [(i, len(newest) - 1 - n) for n, i in enumerate(newest) if i not in (item, -1)]
+    described = [(vectors[i] @ vectors[item], math.exp(-lag / 6)) for i, lag in lags
+                 if vectors[i].any() and vectors[item].any()]  # fmt: skip
+    nearest = max((similarity for similarity, _ in described), default=math.nan)
+    total = sum(weight for _, weight in described)
+    mean = sum(s * w for s, w in described) / total if described else math.nan
+    out |= {"content_nearest": nearest, "content_mean": mean}
+    for j in range(2):
+        cells = [
+            set(content.codes[content.indptr[j, i] : content.indptr[j, i + 1]].tolist())
+            for i in range(len(vectors))
+        ]
+        others = [cells[i] for i, _ in lags if cells[i]]
+        known = bool(others and cells[item])
+        shared = sum(bool(cell & cells[item]) for cell in others)
+        out[f"category{j + 1}_share"] = shared / len(others) if known else math.nan
+    prices = [content.quantities[0, i] for i in newest if i >= 0 and content.quantities[0, i] > 0]
+    price = content.quantities[0, item]
+    is_known = bool(prices) and price > 0
+    out["number1_ratio"] = math.log(price / np.mean(prices)) if is_known else math.nan
+    date = int(content.dates[item])
+    out["item_days"] = (now - date) / DAY if NO_DATE < date <= now else math.nan
+    return out
 
 
 def requests_of(log: tr.Log, stop: np.ndarray) -> Histories:
@@ -167,6 +221,8 @@ def slow_features(inputs: FeatureInputs, counted: tr.Log, q: int, c: int) -> dic
     mine = [r for r in range(int(inputs.start[q]), request) if counted.item[r] == item]
     own = [by_column[0][r] for r in mine]
     out["context1_own"] = own.count(values[0])
+    out |= slow_content(inputs, item, newest, now)
+    out["is_new"] = float(not times)
     if values[0] is None or (None in own and not any(own)):
         out["context1_own"] = math.nan
     return out
@@ -266,7 +322,7 @@ def test_histories_without_times_or_rows_and_unknown_items_have_features():
     inputs = FeatureInputs(
         histories.start, histories.stop, histories.item, histories.time, now, now,
         np.array([[0, 1], [2, 3]], np.int32), np.array([2, 2]), scores, ItemTimes.from_log(log),
-        empty_context().build_inputs(histories),
+        empty_context().build_inputs(histories), empty_content(),
     )  # fmt: skip
     rows = dict(
         zip(

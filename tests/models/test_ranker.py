@@ -397,7 +397,7 @@ def test_a_blend_refuses_a_ranker_and_a_ranker_takes_a_blend(log):
 
 
 def test_two_parts_of_one_model_have_names_of_their_own(log):
-    model = tr.Ranker(parts="markov,markov(recency=1)", candidates=10).fit(log)
+    model = tr.Ranker(parts="markov,markov(recency=1)", candidates=10, content="off").fit(log)
     assert model._state.first.names == ["markov", "markov2"]
 
 

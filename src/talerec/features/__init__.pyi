@@ -15,4 +15,8 @@ from talerec.features.inputs import FeatureGroup as FeatureGroup
 from talerec.features.inputs import FeatureInputs as FeatureInputs
 from talerec.features.inputs import FeatureSources as FeatureSources
 from talerec.features.inputs import PartScores as PartScores
+from talerec.features.item_content import NO_DATE as NO_DATE
+from talerec.features.item_content import ContentColumns as ContentColumns
+from talerec.features.item_content import ItemContent as ItemContent
+from talerec.features.item_content import empty_content as empty_content
 from talerec.features.item_times import ItemTimes as ItemTimes

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from talerec.features.content import CONTENT
 from talerec.features.context import CONTEXT
 from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs, FeatureSources
+from talerec.features.item_content import ContentColumns
 from talerec.features.parts import PARTS
 from talerec.features.popularity import POPULARITY
 from talerec.features.repeats import REPEATS
@@ -16,7 +18,7 @@ from talerec.features.user import USER
 from talerec.runtime import Array, run_chunks, sized_chunks
 
 #: Every family of features, in the order of their columns. A new family is a module and an entry.
-FAMILIES: tuple[FeatureFamily, ...] = (PARTS, POPULARITY, USER, REPEATS, CONTEXT)
+FAMILIES: tuple[FeatureFamily, ...] = (PARTS, POPULARITY, USER, REPEATS, CONTEXT, CONTENT)
 
 _BATCH = 256  # requests a thread takes at a time
 
@@ -51,13 +53,13 @@ def feature_groups(sources: FeatureSources) -> ReasonGroups:
 
 @lru_cache
 def _first_columns(
-    parts: tuple[str, ...], context: tuple[tuple[str, bool], ...]
+    parts: tuple[str, ...], context: tuple[tuple[str, bool], ...], content: ContentColumns | None
 ) -> tuple[int, ...]:
     """Return the first column of each family, then the number of columns.
 
-    parts, context: names that features have, as in `FeatureSources`.
+    parts, context, content: names that features have, as in `FeatureSources`.
     """
-    sources = FeatureSources(list(parts), list(context))
+    sources = FeatureSources(list(parts), list(context), content)
     sizes = [len(family.names(sources)) for family in FAMILIES]
     return (0, *np.cumsum(sizes).tolist())
 
@@ -69,7 +71,7 @@ def build_features(inputs: FeatureInputs, sources: FeatureSources) -> tuple[Arra
     order of its candidates. sources: what the features are named after. The result does not depend
     on how requests are grouped. Works on all cores.
     """
-    columns = _first_columns(tuple(sources.parts), tuple(sources.context))
+    columns = _first_columns(tuple(sources.parts), tuple(sources.context), sources.content)
     indptr = np.concatenate([[0], np.cumsum(inputs.counts)]).astype(np.int64)
     out = np.empty((indptr[-1], columns[-1]), np.float32)
 

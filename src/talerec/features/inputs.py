@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from talerec.features.context_rows import ContextInputs
+from talerec.features.item_content import ContentColumns, ItemContent
 from talerec.features.item_times import ItemTimes
 from talerec.runtime import Array, template
 
@@ -45,16 +46,19 @@ class FeatureInputs(NamedTuple):
     parts: PartScores
     log: ItemTimes  # of the rows that may be counted, those before each request
     context: ContextInputs  # of requests and rows; without columns if the model has none
+    content: ItemContent  # of all items; empty if the model knows none
 
 
 class FeatureSources(NamedTuple):
-    """What features are named after: the first stage's models (parts), and context columns.
+    """What features are named after: the first stage's models (parts), and columns.
 
-    context: the name of each context column, and whether it describes users.
+    context: the name of each context column, and whether it describes users. content: the columns
+    of the item table; None without.
     """
 
     parts: list[str]
     context: Sequence[tuple[str, bool]] = ()
+    content: ContentColumns | None = None
 
 
 class FeatureGroup(NamedTuple):

@@ -5,3 +5,5 @@ from talerec.models.content.model import find_types as find_types
 from talerec.models.content.model import is_described as is_described
 from talerec.models.content.new_items import extend_fitted as extend_fitted
 from talerec.models.content.new_items import place_rows as place_rows
+from talerec.models.content.words import category_keys as category_keys
+from talerec.models.content.words import row_categories as row_categories

@@ -334,7 +334,8 @@ class Recommender(Scorer):
             contributions = np.append(contributions, base)
         frame = pl.DataFrame({columns.ITEM: names, columns.SHARE: contributions})
         if (links := self.describe_links(history.item, target)) is not None:
-            frame = frame.with_columns(pl.Series(columns.SHARED, links, pl.String))
+            shared: list[str | None] = [*links, *[None] * (len(frame) - len(links))]
+            frame = frame.with_columns(pl.Series(columns.SHARED, shared, pl.String))
         if options.boost is None:
             return frame
         item_filter = replace(options, boost=None).build_filter(self)

@@ -13,12 +13,15 @@ from talerec.features import (
     ContextState,
     FeatureInputs,
     FeatureSources,
+    ItemContent,
     ItemTimes,
     PartScores,
     build_features,
+    empty_content,
     empty_context,
 )
 from talerec.models.core import Model
+from talerec.models.ranker.content import ContentStage
 from talerec.models.ranker.parts import build_views, name_scorers
 from talerec.ranking import (
     ItemFlags,
@@ -50,6 +53,7 @@ _RANKED = 200  # items of each part's list whose rank is a feature
 _JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
 _RECENT = 50  # different items of a history, newest first, that may become candidates
 _NO_TARGETS = np.empty(0, np.int64)
+_NO_CONTENT = ItemContent(*map(as_readonly, empty_content()))
 
 
 class Requests(NamedTuple):
@@ -99,6 +103,7 @@ class FirstStage:
 
     joins_history: whether recent items of a history are candidates too, because users repeat items.
     size: the largest number of candidates. context: encoders of context columns, and their rows.
+    content: of the items; None for a ranker that knows none.
     """
 
     parts: list[Model]
@@ -106,6 +111,7 @@ class FirstStage:
     joins_history: bool
     size: int
     context: ContextState = field(default_factory=empty_context)
+    content: ContentStage | None = None
 
     @cached_property
     def _stack(self) -> WeightsStack:
@@ -124,8 +130,9 @@ class FirstStage:
 
     @property
     def sources(self) -> FeatureSources:
-        """What the features are named after: parts, views and context columns."""
-        return FeatureSources(self.names, self.context.names)
+        """What the features are named after: parts, views, and columns of context and of items."""
+        content = None if self.content is None else self.content.columns
+        return FeatureSources(self.names, self.context.names, content)
 
     def find_candidates(
         self, histories: Histories, mask: Mask, targets: Array | None = None
@@ -134,8 +141,9 @@ class FirstStage:
 
         They are the items with the largest sum of 1 / (rank + 10) over the first 100 of each part's
         list (ranks from 0). If users repeat items and the mask does not hide seen ones, the newest
-        50 items of the history (which the mask carries) are one more list. targets: an item
-        position per history, -1 for none, whose ranks in the parts' lists are computed.
+        50 items of the history (which the mask carries) are one more list. So are, if the ranker
+        takes content in, the best and the freshest of the new items. targets: an item position per
+        history, -1 for none, whose ranks in the parts' lists are computed.
         """
         n_items = self._stack.items
         n_recent = _RECENT if self.joins_history and not mask.hide else 0
@@ -162,6 +170,10 @@ class FirstStage:
         items, counts: the candidates, which are found, and written, if limits.listed is above 0.
         """
         queries = [scorer.query(histories) for scorer in self._scorers]
+        proposed = np.empty((len(histories), 0), np.int32)
+        if self.content is not None and limits.listed > 0:
+            query = queries[self.content.part]
+            proposed = self.content.propose(query, histories.now, mask.allowed)
         n_parts, n_targets = len(queries), 0 if targets is None else len(histories)
         shape = (n_parts, *items.shape)
         parts = PartScores(
@@ -173,8 +185,8 @@ class FirstStage:
         candidates = CandidateItems(items, counts, parts, ranks, scores, queries[0])
         _join_parts(
             self._stack.table, StackQueries.join(queries), mask,
-            _NO_TARGETS if targets is None else targets.astype(np.int64, copy=False), limits,
-            self._stack.scratch(), _Output(*candidates[:-1]),
+            _NO_TARGETS if targets is None else targets.astype(np.int64, copy=False), proposed,
+            limits, self._stack.scratch(), _Output(*candidates[:-1]),
         )  # fmt: skip
         return candidates
 
@@ -192,6 +204,7 @@ class FirstStage:
             as_readonly(histories.time), requests.now, requests.known_until,
             candidates.items, candidates.counts, candidates.parts,
             ItemTimes(*map(as_readonly, self.log)), self.context.build_inputs(histories),
+            _NO_CONTENT if self.content is None else self.content.items,
         )  # fmt: skip
         return build_features(inputs, self.sources)
 
@@ -240,15 +253,16 @@ class _Lists(NamedTuple):
 
 @kernel
 def _join_parts(
-    table: StackTable, queries: StackQueries, mask: Mask, targets: Array, limits: _Limits,
-    scratch: StackScratch, out: _Output,
+    table: StackTable, queries: StackQueries, mask: Mask, targets: Array, proposed: Array,
+    limits: _Limits, scratch: StackScratch, out: _Output,
 ) -> None:  # fmt: skip
     """Find candidates of each request unless they are given, and score and rank them by parts.
 
     table, queries: the weights and the queries of all parts. mask: the items that may be
-    candidates, and the histories. targets: an item per request, or none. limits: lengths of lists;
-    listed 0: candidates are given. scratch: the thread's work space, without scores before and
-    after. out: `CandidateItems` as arrays, filled here.
+    candidates, and the histories. targets: an item per request, or none. proposed: further items of
+    each request, two lists, -1 for none. limits: lengths of lists; listed 0: candidates are given.
+    scratch: the thread's work space, without scores before and after. out: `CandidateItems` as
+    arrays, filled here.
     """
     table, scratch, mask = borrow_stack(table), borrow_scratch(scratch), borrow_mask(mask)
     n_parts, n_items, seen = len(table.base_row), len(scratch.seen), scratch.seen
@@ -257,8 +271,8 @@ def _join_parts(
         np.empty((n_parts, limits.ranked), np.int32), np.empty((n_parts, limits.ranked)),
         np.zeros(n_parts, np.int64), np.empty((n_parts, limits.listed), np.int32),
         np.zeros(n_parts, np.int64), np.zeros(n_items),
-        np.empty(n_parts * limits.listed + limits.recent, np.int32), np.empty(out.items.shape[1]),
-        np.full(n_items, np.nan),
+        np.empty(n_parts * limits.listed + limits.recent + proposed.shape[1], np.int32),
+        np.empty(out.items.shape[1]), np.full(n_items, np.nan),
     )  # fmt: skip
     spare = np.empty(limits.listed)
     for q in range(len(out.counts)):
@@ -271,7 +285,7 @@ def _join_parts(
                 if targets[q] >= 0:
                     out.target_scores[q, p] = model_score(scratch, p, targets[q])
         if limits.listed > 0:
-            _join_lists(lists, mask, q, limits, seen, out)
+            _join_lists(lists, mask, q, limits, proposed, seen, out)
         for p in range(n_parts):
             _look_up_candidates(scratch, p, q, lists, out)
             clear_model(scratch, p)
@@ -307,18 +321,22 @@ def _list_part(
 
 @template
 def _join_lists(
-    lists: _Lists, mask: Mask, q: int, limits: _Limits, seen: Array, out: _Output
+    lists: _Lists, mask: Mask, q: int, limits: _Limits, proposed: Array, seen: Array, out: _Output
 ) -> None:
     """Write the items of request q that rank best in several lists, and their number.
 
-    Items are ordered, best first, by the sum of 1 / (rank + 10) over the parts' lists and, if
-    limits.recent is not 0, over the newest different items of the history; equal sums by position.
-    seen: not 0 for items of the history.
+    Items are ordered, best first, by the sum of 1 / (rank + 10) over the parts' lists, the two
+    lists of proposed items and, if limits.recent is not 0, the newest different items of the
+    history; equal sums by position. seen: not 0 for items of the history.
     """
     end = 0
     for p in range(len(lists.n_listed)):
         for r in range(lists.n_listed[p]):
             end = _add_entry(lists, lists.listed[p, r], r, end)
+    for x in range(proposed.shape[1]):
+        item = proposed[q, x]
+        if item >= 0 and not (mask.hide and seen[item]):
+            end = _add_entry(lists, item, x % (proposed.shape[1] // 2), end)
     rank, r = 0, mask.stop[q] - 1
     while rank < limits.recent and r >= mask.start[q]:
         item = mask.item[r]

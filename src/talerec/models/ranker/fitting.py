@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from talerec.data import Log
 from talerec.features import ContextState, FeatureSources, ItemTimes, feature_groups, feature_names
-from talerec.models.blend import fit_parts
+from talerec.models.blend import fit_part, fit_parts
+from talerec.models.content import Content, find_types
 from talerec.models.core import Model
 from talerec.models.networks import NeuralModel
 from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.content import ContentStage, ItemTable
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
 from talerec.models.ranker.importance import measure_shares
 from talerec.models.ranker.learning import MIN_QUERIES, Verdict, learn_order
 from talerec.models.ranker.linear import LinearScore
+from talerec.models.ranker.padding import can_pad, pad_parts
 from talerec.models.ranker.parts import build_parts, name_scorers
 from talerec.models.ranker.queries import QueryRound, current_round, delayed_rounds
 from talerec.models.ranker.second_stage import SecondStage
@@ -41,11 +45,45 @@ class AssignedTrainings(NamedTuple):
     n_kinds: int
 
 
+class LogFacts(NamedTuple):
+    """What a first stage knows besides its parts: rows, whether they repeat, and content.
+
+    times, context: of all rows. table: of all items; None for a ranker that takes no content in.
+    """
+
+    times: ItemTimes
+    context: ContextState
+    repeats: bool
+    table: ItemTable | None
+
+    @classmethod
+    def read(cls, log: Log, *, takes_content: bool) -> LogFacts:
+        """Return the facts of a log, and of its item table if the ranker takes content in."""
+        table, repeats = None, bool(allows_repeats(measure_repeat_rates(log)))
+        if takes_content:
+            types, log = find_types(log), log.with_catalogue()
+            assert log.info is not None
+            table = ItemTable.read(log.info, types)
+        return cls(ItemTimes.from_log(log), ContextState.learn(log), repeats, table)
+
+    def build_stage(self, parts: list[Model], train: Log, size: int) -> FirstStage:
+        """Return the first stage of parts that were fitted to training rows.
+
+        size: the largest number of candidates.
+        """
+        content = None
+        if self.table is not None:
+            counts = np.bincount(train.item, minlength=len(self.times.indptr) - 1)
+            content = ContentStage.build(self.table, parts, counts, int(train.time.max()))
+        return FirstStage(parts, self.times, self.repeats, size, self.context, content)
+
+
 class FitPlan(NamedTuple):
     """What a ranker is fitted with.
 
     parts: their names. candidates: items that are ordered. rows_back: queries per user. assigned:
-    the trainings that neural parts take; without, they are trained here.
+    the trainings that neural parts take; without, they are trained here. takes_content: whether one
+    of the parts is a model of content, whose items are those of log and item table.
     """
 
     parts: str
@@ -53,6 +91,7 @@ class FitPlan(NamedTuple):
     rows_back: int
     seed: int
     assigned: AssignedTrainings = AssignedTrainings({}, len(KINDS))
+    takes_content: bool = False
 
     def fit_parts(self, log: Log) -> list[Model]:
         """Return the parts, fitted to a log or taken from the given trainings on its rows."""
@@ -61,12 +100,32 @@ class FitPlan(NamedTuple):
             part = parts[number]
             assert isinstance(part, NeuralModel)
             part.use_trainings(trainings)
-        return fit_parts(parts, log, "ranker")
+        return _fit_catalogue(parts, log) if self.takes_content else fit_parts(parts, log, "ranker")
 
 
-def learning_rounds(log: Log, rows_back: int) -> list[list[QueryRound]]:
-    """Return the rounds of queries to learn from, by kind: none if they have too few queries."""
-    kinds = [current_round(log, rows_back)], delayed_rounds(log)
+def _fit_catalogue(parts: list[Model], log: Log) -> list[Model]:
+    """Return parts fitted to a log, all with the items of log and item table.
+
+    Models of ids are fitted to the items of the log, and get the other ones without weights; those
+    whose arrays have a row per item are fitted to all items.
+    """
+    whole = replace(log.with_catalogue(), context=())
+    by_id = [part for part in parts if not isinstance(part, Content | NeuralModel)]
+    fit_parts(by_id, log, "ranker")
+    for part in parts:
+        if part not in by_id or not can_pad(part):
+            fit_part(part, whole, "ranker")
+    pad_parts(parts, len(whole.items))
+    return parts
+
+
+def learning_rounds(log: Log, rows_back: int, *, asks_new: bool = False) -> list[list[QueryRound]]:
+    """Return the rounds of queries to learn from, by kind: none if they have too few queries.
+
+    asks_new: whether targets may be items without training rows.
+    """
+    current = current_round(log, rows_back, asks_new=asks_new)
+    kinds = [current], delayed_rounds(log, asks_new=asks_new)
     n_queries = [sum(len(each.queries) for each in rounds) for rounds in kinds]
     return [rounds if n >= MIN_QUERIES else [] for rounds, n in zip(kinds, n_queries, strict=True)]
 
@@ -76,19 +135,19 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
 
     clock: adds up the seconds of each stage.
     """
-    repeats = bool(allows_repeats(measure_repeat_rates(log)))
-    times = ItemTimes.from_log(log)
-    context = ContextState.learn(log)
-    sources = FeatureSources(name_scorers(build_parts(plan.parts)), context.names)
+    facts = LogFacts.read(log, takes_content=plan.takes_content)
+    columns = None if facts.table is None else facts.table.columns
+    sources = FeatureSources(name_scorers(build_parts(plan.parts)), facts.context.names, columns)
     names = feature_names(sources)
     texts: list[bytes] = []
     linear: list[LinearScore] = []
     verdicts: list[list[Verdict | None]] = []
     shares = np.zeros((len(KINDS), len(feature_groups(sources).groups)))
-    for number, rounds in enumerate(learning_rounds(log, plan.rows_back)):
+    kinds = learning_rounds(log, plan.rows_back, asks_new=plan.takes_content)
+    for number, rounds in enumerate(kinds):
         trained = None
         if rounds and number < plan.assigned.n_kinds:
-            examples, stage = _ask_rounds(plan, rounds, (times, context), repeats, clock)
+            examples, stage = _ask_rounds(plan, rounds, facts, clock)
             with clock("trees"):
                 trained = learn_order(examples, names, plan.seed)
             if trained is not None:
@@ -101,25 +160,24 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     with clock("parts"):
         fitted = plan.fit_parts(log)
     trained_kinds = LearnedTrees(texts, linear, verdicts, shares)
-    return store(fitted, plan.parts, log, repeats, trained_kinds, context)
+    stage = facts.build_stage(fitted, log, plan.candidates)
+    return store(stage, plan.parts, trained_kinds)
 
 
 def _ask_rounds(
-    plan: FitPlan, rounds: list[QueryRound], rows: tuple[ItemTimes, ContextState], repeats: bool,
-    clock: Clock,
-) -> tuple[list[Examples], FirstStage]:  # fmt: skip
+    plan: FitPlan, rounds: list[QueryRound], facts: LogFacts, clock: Clock
+) -> tuple[list[Examples], FirstStage]:
     """Return the examples of all rounds, with seen items and without, and the last stage.
 
-    The parts are fitted to the training rows of each round. rows: times and contexts of all rows.
-    repeats: whether users repeat items.
+    The parts are fitted to the training rows of each round.
     """
     sets = []
     for held_out in rounds:
         with clock("parts of held-out rows"):
             parts = plan.fit_parts(held_out.train)
-        stage = FirstStage(parts, rows[0], repeats, plan.candidates, rows[1])
+        stage = facts.build_stage(parts, held_out.train, plan.candidates)
         with clock("features"):
-            sets.append(_ask(stage, held_out, repeats))
+            sets.append(_ask(stage, held_out, facts.repeats))
     return [Examples.join(each) for each in zip(*sets, strict=True)], stage
 
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import polars as pl
 
 from talerec.data import Histories, Log
-from talerec.errors import require_extra
+from talerec.errors import TalerecError, UndescribedItemsError, require_extra
 from talerec.models.blend import assign_trainings, without_catalogue
-from talerec.models.core import AUTO, Fitted, Model, RecommenderModel, TopItems, join_reasons, param
+from talerec.models.core import AUTO, Fitted, Model, TopItems, join_reasons, param
 from talerec.models.networks import log_rows, read_training
 from talerec.models.ranker.candidates import Requests
+from talerec.models.ranker.catalogue import CatalogueModel
+from talerec.models.ranker.content import CONTENT_PART, find_content, takes_content
 from talerec.models.ranker.explaining import (
     ItemExplanations,
     are_candidates,
@@ -30,7 +31,7 @@ from talerec.ranking import ExplainedLists, FamilyShare, Mask, Ranked, Weights
 from talerec.runtime import Array, Clock
 
 
-class _RankerState(RecommenderModel):
+class _RankerState(CatalogueModel):
     """Caches of a ranker, which are no parameters and are not saved.
 
     They are the fitted parts and trees, and networks that were trained elsewhere.
@@ -78,6 +79,9 @@ class Ranker(_RankerState):
         0, "last rows of a user to learn from; 0: 2 to 4, more for few users", low=0, high=20
     )
     seed: int = param(0, "seed of the division of users", low=0)
+    content: str = param(
+        AUTO, "learn from the item table, and list new items; off: ids alone", choices=(AUTO, "off")
+    )
 
     def __post_init__(self) -> None:
         """Check the parameters; TalerecError if parts cannot be used."""
@@ -123,6 +127,12 @@ class Ranker(_RankerState):
         plan = FitPlan(self._parts_for(log), self.candidates, rows_back, self.seed)
         if self._assigned is not None:
             plan = plan._replace(assigned=self._assigned)
+        elif self.content == AUTO and takes_content(log):
+            try:
+                return fit_ranker(_with_content(plan), log, clock), None
+            except TalerecError as error:
+                if not isinstance(error.__cause__, UndescribedItemsError):
+                    raise  # else the item table says nothing of some training rows
         return fit_ranker(plan, log, clock), None
 
     def _parts_for(self, log: Log) -> str:
@@ -203,7 +213,7 @@ class Ranker(_RankerState):
         """Return why the model cannot be updated, naming the parts that cannot; None if it can."""
         parts: list[Model] = []  # those that the log's size chooses can be updated
         if self.is_fitted:
-            parts = self._state.first.parts
+            parts = [part for part in self._state.first.parts if part is not self._content_part]
         elif self.parts.strip() != AUTO:
             parts = build_parts(self.parts)
         names = [part.name for part in parts if not part.supports_update]
@@ -277,13 +287,6 @@ class Ranker(_RankerState):
         part = self._state.best_part(kind, hide_seen=mask.hide)
         answer = part.rank_masked(requests.histories, mask, k, targets)
         return answer if targets is None else answer._replace(ranks=answer.ranks[:, int(mask.hide)])
-
-    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
-        """Return the first part's items after one item alone: columns item_id, score, rank.
-
-        item: an external id; an unknown one is a TalerecError. k: the length of the list.
-        """
-        return self._state.first.parts[0].similar_items(item, k)
 
     def row_weights(self, history: Histories) -> Array | None:
         """Return how much each row of one history counts for the first part; None if unknown."""
@@ -384,3 +387,11 @@ class Ranker(_RankerState):
     def describe_learned(self) -> list[str]:
         """Return sentences on which parts and trees answer, and what decides the order."""
         return self._state.describe()
+
+
+def _with_content(plan: FitPlan) -> FitPlan:
+    """Return a plan with a model of content among the parts, which takes content in."""
+    parts = plan.parts
+    if find_content(build_parts(parts)) is None:
+        parts = f"{parts},{CONTENT_PART}"
+    return plan._replace(parts=parts, takes_content=True)

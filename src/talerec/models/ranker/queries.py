@@ -52,12 +52,13 @@ def default_rows_back(log: Log) -> int:
     return int(np.clip(_ENOUGH // max(n_users, 1), *_ROWS_BACK))
 
 
-def current_round(log: Log, rows_back: int) -> QueryRound:
+def current_round(log: Log, rows_back: int, *, asks_new: bool = False) -> QueryRound:
     """Return queries for users' last rows, up to `rows_back` of each, and the other rows.
 
     A user with n rows has n // 3 queries at most; the history of a query is all earlier rows. In a
     log of baskets, that holds for baskets; up to four items of a basket are targets of a query
-    each. If there are too many queries, they are those of an even sample of users.
+    each. If there are too many queries, they are those of an even sample of users. asks_new:
+    whether targets may be items without training rows.
     """
     starts = np.unique(basket_starts(log)) if log.has_baskets else np.arange(log.rows)
     stops = np.append(starts[1:], log.rows)
@@ -79,16 +80,16 @@ def current_round(log: Log, rows_back: int) -> QueryRound:
     )  # fmt: skip
     queries = HoldoutQueries(histories, log.item[row].astype(np.int64), user)
     end = int(log.time.max()) + 1
-    return _answerable(log.keep(is_train), queries, end)
+    return _answerable(log.keep(is_train), queries, end, asks_new=asks_new)
 
 
-def delayed_rounds(log: Log) -> list[QueryRound]:
+def delayed_rounds(log: Log, *, asks_new: bool = False) -> list[QueryRound]:
     """Return queries for the first rows of users after cutoffs: one round per cutoff.
 
     The last cutoff has 85 % of the rows before it; earlier ones follow until there are 6,000
     queries or no cutoffs. A user has up to three queries per cutoff, whose history is the user's
-    rows before it. Targets without rows before the cutoff are dropped; of many users an even sample
-    is taken.
+    rows before it. Targets without rows before the cutoff are dropped unless `asks_new`; of many
+    users an even sample is taken.
     """
     times, rounds, n_queries = np.sort(log.time), [], 0
     every_item = np.ones(len(log.items), bool)
@@ -96,14 +97,20 @@ def delayed_rounds(log: Log) -> list[QueryRound]:
         cut = TimeCut.at(log, cutoff)
         users = spread_sample(cut.eligible_users(every_item)[1], _MAX_QUERIES // _ROWS_AFTER)
         queries = cut.delayed_queries(users, every_item, _ROWS_AFTER)
-        rounds.append(_answerable(cut.before, queries, cutoff))
+        rounds.append(_answerable(cut.before, queries, cutoff, asks_new=asks_new))
         n_queries += len(rounds[-1].queries)
         if n_queries >= _ENOUGH_DELAYED:
             break
     return [held_out for held_out in rounds if len(held_out.queries)]
 
 
-def _answerable(train: Log, queries: HoldoutQueries, known_until: int) -> QueryRound:
-    """Return a round with the queries whose target occurs in the training rows."""
+def _answerable(
+    train: Log, queries: HoldoutQueries, known_until: int, *, asks_new: bool
+) -> QueryRound:
+    """Return a round with the queries whose target occurs in the training rows.
+
+    asks_new: keep the queries for other targets, too.
+    """
     in_train = np.bincount(train.item, minlength=len(train.items)) > 0
+    in_train |= asks_new
     return QueryRound(train, select_answerable(queries, in_train), known_until)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import Log
+from talerec.data import ItemColumn, Log
 from talerec.errors import TalerecError
 from talerec.features import (
     ContextRows,
@@ -20,11 +22,13 @@ from talerec.features import (
     feature_names,
 )
 from talerec.models.blend import stack_parts, unstack_parts
-from talerec.models.core import Fitted, Model, check_indptr, require
+from talerec.models.core import ITEM_COLUMNS, Fitted, Model, check_indptr, require
 from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.content import ContentStage, ItemTable, encode_items, find_content
 from talerec.models.ranker.importance import describe_shares
 from talerec.models.ranker.learning import Verdict
 from talerec.models.ranker.linear import LinearScore
+from talerec.models.ranker.padding import can_pad, pad_parts
 from talerec.models.ranker.parts import build_parts, name_parts
 from talerec.models.ranker.second_stage import SecondStage
 from talerec.models.ranker.trees import parse_trees
@@ -79,7 +83,8 @@ class RankerState(NamedTuple):
             require(array.dtype == np.int64 and array.ndim == 1, f"{name} is not a list of times")
         require(len(times.times) == len(times.all_times), "there are other times than rows")
         context = _restore_context(arrays, times)
-        first = FirstStage(parts, times, bool(stored["repeats"][0]), size, context)
+        content = _restore_content(arrays.get(f"{_PREFIX}content"), fitted, parts, times)
+        first = FirstStage(parts, times, bool(stored["repeats"][0]), size, context, content)
         texts = [_tree_text(arrays.get(f"{_PREFIX}trees{number}")) for number in range(len(KINDS))]
         names = feature_names(first.sources)
         linear = [
@@ -127,19 +132,48 @@ class RankerState(NamedTuple):
     def update_parts(self, log: Log, clock: Clock) -> Weights:
         """Return weights of the parts learned from all rows of a log; the trees stay.
 
-        What the parts' first fit fixed for updates, such as tempo's query parameters, stays too.
+        What the parts' first fit fixed for updates, such as tempo's query parameters, stays too. A
+        model of content that was taken in stays as it is, and encodes the item table of the log.
         """
-        updated: list[Model | None] = []
-        for part in self.first.parts:
-            before = part.prepare_update()
-            assert before.update_state is not None
+        first, updated = self.first, []
+        for number, part in enumerate(first.parts):
             with clock(part.name):
+                if first.content is not None and number == first.content.part:
+                    updated.append(encode_items(part, log))
+                    continue
+                before = part.prepare_update()
+                assert before.update_state is not None
                 weights, solver = part.for_update(before.update_state).learn_from(log, clock)
             other = type(part)(**part.params)
             updated.append(other.set_fitted(Fitted.from_log(log, weights, solver, {})))
-        context = ContextState.count_rows(self.first.context.encoders, log)
-        repeats = self.first.joins_history
-        return store(updated, self.parts_text, log, repeats, self.trained, context)
+        context = ContextState.count_rows(first.context.encoders, log)
+        times = ItemTimes.from_log(log)
+        stage = replace(first, parts=updated, log=times, context=context)
+        return store(stage, self.parts_text, self.trained)
+
+    def add_items(self, n_items: int, content: Model) -> Weights:
+        """Return the weights for more items, of which models of ids have no scores.
+
+        content: the model of content, with all items. TalerecError if a part cannot take them.
+        """
+        first = self.first
+        assert first.content is not None
+        parts = [copy(part) for part in first.parts]
+        parts[first.content.part] = content
+        for part in parts:
+            if part.fitted.weights.items < n_items and not can_pad(part):
+                raise TalerecError(
+                    f"{part.name}, a part of the ranker, takes no new items: refit it"
+                )
+        pad_parts(parts, n_items)
+        indptr = np.pad(first.log.indptr, (0, n_items + 1 - len(first.log.indptr)), mode="edge")
+        stage = replace(first, parts=parts, log=first.log._replace(indptr=indptr))
+        return store(stage, self.parts_text, self.trained)
+
+
+def stores_content(weights: Weights) -> bool:
+    """Return whether the weights are those of a ranker that took content in."""
+    return f"{_PREFIX}content" in weights.query_arrays
 
 
 def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[str]) -> str:
@@ -157,22 +191,18 @@ def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[
     return f"{who}: {answers} ({detail})."
 
 
-def store(
-    parts: Sequence[Model | None], text: str, log: Log, repeats: bool, trained: LearnedTrees,
-    context: ContextState,
-) -> Weights:  # fmt: skip
+def store(stage: FirstStage, text: str, trained: LearnedTrees) -> Weights:
     """Return the weights of a ranker: the stacked blocks of its fitted parts, and its arrays.
 
-    text: the parts as the parameter `parts` names them. log: the rows that the parts know.
-    repeats: whether users repeat items. trained: trees, and verdicts (whether trees or the best
-    part answer, per kind of query). context: of the log; stored if there are context columns. The
-    arrays are saved with the model; nothing is written here.
+    stage: the parts, with what is known of rows. text: the parts as the parameter `parts` names
+    them. trained: trees, and verdicts (whether trees or the best part answer, per kind of query).
+    The arrays are saved with the model; nothing is written here.
     """
-    stacked = stack_parts(parts, np.ones(len(parts)), True)
-    times = ItemTimes.from_log(log)
+    stacked = stack_parts(stage.parts, np.ones(len(stage.parts)), True)
+    times, context = stage.log, stage.context
     arrays = {
         "parts": np.frombuffer(text.encode(), np.uint8),
-        "repeats": np.array([repeats]),
+        "repeats": np.array([stage.joins_history]),
         "verdicts": _store_verdicts(trained.verdicts),
         "shares": trained.shares,
         "item_indptr": times.indptr,
@@ -186,8 +216,30 @@ def store(
     if context.encoders:
         arrays["context"] = np.frombuffer(encoders_to_json(context.encoders), np.uint8)
         arrays |= {f"context_{name}": array for name, array in context.rows._asdict().items()}
+    if stage.content is not None:
+        arrays["content"] = np.array([stage.content.part])
     ours = {_PREFIX + name: array for name, array in arrays.items()}
     return Weights(stacked.blocks, stacked.base, {**stacked.query_arrays, **ours})
+
+
+def _restore_content(
+    array: Array | None, fitted: Fitted, parts: Sequence[Model], times: ItemTimes
+) -> ContentStage | None:
+    """Return what a fit knows of the content of items; None if it took none in.
+
+    array: the number of the model of content among the parts, as it is stored.
+    """
+    if array is None:
+        return None
+    is_number = array.shape == (1,) and array.dtype.kind in "iu"
+    require(is_number and find_content(parts) == array[0], "the model of content is another part")
+    types = [ItemColumn(**column) for column in fitted.training.get(ITEM_COLUMNS, [])]
+    names = () if fitted.info is None else fitted.info.columns
+    require(all(each.name in names for each in types), "the item table has other columns")
+    assert fitted.info is not None
+    table = ItemTable.read(fitted.info, types)
+    counts = np.diff(times.indptr)
+    return ContentStage.build(table, parts, counts, int(fitted.training["last_time"]))
 
 
 def _tree_text(codes: Array | None) -> bytes:

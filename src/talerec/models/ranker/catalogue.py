@@ -1,0 +1,90 @@
+"""A base class of the ranker that takes content in: items of the item table without rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+import polars as pl
+
+from talerec.data import Log
+from talerec.models.content import extend_fitted, find_types, place_rows
+from talerec.models.core import ITEM_COLUMNS, UNSEEN_ITEMS, FitCache, Model, RecommenderModel
+from talerec.models.ranker.state import RankerState, stores_content
+from talerec.runtime import Array
+
+
+class CatalogueModel(RecommenderModel):
+    """A model that scores items without rows where its fit stored content."""
+
+    @property
+    @abstractmethod
+    def _state(self) -> RankerState:
+        """The fitted parts, the trees and the verdicts."""
+
+    @property
+    def scores_catalogue(self) -> bool:
+        """Whether the fit took content in, so that items without rows have scores."""
+        return self._fitted is not None and stores_content(self._fitted.weights)
+
+    def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
+        """Learn from every row of a log, and from its item table; see `RecommenderModel.fit`.
+
+        If content is taken in, the model knows the items that only the item table has.
+        """
+        self._fitted = None
+        super().fit(log, cache=cache)
+        fitted = self.fitted
+        if not stores_content(fitted.weights):
+            return self
+        assert fitted.log is not None
+        whole = fitted.log.with_catalogue()
+        training = {
+            **fitted.training, "items": len(whole.items),
+            UNSEEN_ITEMS: len(whole.items) - len(fitted.items),
+            ITEM_COLUMNS: [asdict(column) for column in find_types(fitted.log)],
+        }  # fmt: skip
+        extended = replace(
+            fitted, items=whole.items, info=whole.info, log=whole, training=training
+        )  # fmt: skip
+        return self.set_fitted(extended)
+
+    def add_items(self, table: pl.DataFrame) -> Self:
+        """Return a copy of the fitted model with scores for more items, without a new fit.
+
+        table: rows of the item table, with ids in item_id. A row of an item that the model has
+        replaces its row. TalerecError if the model did not take content in.
+        """
+        part, fitted = self._content_part, self.fitted
+        if part is None:
+            return super().add_items(table)
+        placed = place_rows(fitted, table)
+        weights = self._state.add_items(len(placed.items), part.add_items(table))
+        return self.with_params().set_fitted(extend_fitted(fitted, placed, weights))
+
+    @property
+    def _content_part(self) -> Model | None:
+        """The model of content that the fit took in; None without."""
+        first = self._state.first
+        return None if first.content is None else first.parts[first.content.part]
+
+    def describe_links(self, items: Array, target: int) -> list[str] | None:
+        """Return what each item and a target have in common; None without content.
+
+        items, target: item positions, -1 for an unknown item.
+        """
+        part = self._content_part
+        return None if part is None else part.describe_links(items, target)
+
+    def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
+        """Return the first part's items after one item alone: columns item_id, score, rank.
+
+        item: an external id; an unknown one is a TalerecError. k: the length of the list. For an
+        item without rows, they are the items that are like it by content.
+        """
+        first = self._state.first
+        position = int(self.fitted.items.positions([item], "item", "error")[0])
+        if first.content is not None and first.content.is_new[position]:
+            return first.parts[first.content.part].similar_items(item, k)
+        return first.parts[0].similar_items(item, k)

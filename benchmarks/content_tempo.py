@@ -6,7 +6,8 @@
 Logs are split at the times before which 50, 60, 70 and 80 % of their rows lie; no core, seen items
 hidden, all items of log and table ranked, cases of all splits pooled. Each model is compared with
 the first one: the difference in NDCG@10, summed by user, over the standard error of these sums.
-`MODEL:ids` is the model fitted to the log without its item table.
+`MODEL:ids` is the model fitted to the log without its item table; `ranker-fast` is a ranker of few
+parts, with a tempo that does not learn.
 
 The ranks of each model on each split go to a file in FOLDER, so that a run that was ended goes on
 where it was; other results than those of the files need another folder.
@@ -33,6 +34,14 @@ FILES = {
 }
 
 
+PARTS = "tempo(learn=off),slist,trending"  # of ranker-fast
+
+
+def build_model(name: str) -> tr.Model:
+    """Return the model that a name such as tempo, ranker-fast or ranker(parts=tempo) means."""
+    return tr.Ranker(parts=PARTS) if name == "ranker-fast" else single_model(name)
+
+
 def read_log(data: Path, name: str) -> tr.Log:
     """Return a log with its item table."""
     rows, items = FILES.get(name, (f"{name}.csv.gz", f"{name}.items.csv.gz"))
@@ -48,7 +57,7 @@ def rank_cases(log: tr.Log, share: float, text: str, on: str) -> pl.DataFrame:
     times = np.sort(log.time)
     split = tr.time_split(log, int(times[int(share * log.rows)]), on=on)
     name, _, mode = text.partition(":")
-    model = single_model(name)
+    model = build_model(name)
     train = split.train
     if mode == "ids":
         train = replace(train, info=None, catalogue=None)

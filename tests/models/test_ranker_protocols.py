@@ -29,7 +29,7 @@ def planted(log):
     end = max(last.values())
     later = [(user, 5, max(time, CUTOFF) + 60 * SECOND) for user, time in last.items()]
     later += [(10**6, 3, end + n * DAY) for n in range(9)]
-    return log_of([*rows, *later])
+    return log_of([*rows, *later]).with_items(log.info)
 
 
 def evaluate(log, protocol):

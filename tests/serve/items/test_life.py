@@ -69,7 +69,10 @@ def test_the_life_of_a_catalogue(content: Path, tmp_path: Path) -> None:
         assert remote.ask("GET", "/v1/items/101").status == 404
         put({"available": False})
         assert everywhere({**for_blue, "allow": [100, 2]}, listed=False)
-        put({"available": True})
+        put({"available": True, "hidden": True})
+        assert everywhere({**for_blue, "allow": [100, 2]}, listed=False)
+        put({"hidden": False})
+        assert everywhere(blue, listed=True)
         end = datetime.now(UTC) + timedelta(seconds=5)
         put({"available_until": end.isoformat()})
         assert everywhere(blue, listed=True) or datetime.now(UTC) > end

@@ -334,7 +334,7 @@ def test_the_reduction_keeps_the_largest_singular_values() -> None:
     texts = [" ".join(f"w{word}" for word in row) for row in words.tolist()]
     table = pl.DataFrame({"item_id": range(300), "title": texts})
     encoder = ItemEncoder.fit(table, detect_columns(table), 6)
-    weighted = encoder._weigh(hash_rows(table, encoder.types)).toarray()
+    weighted = encoder._weigh_rows(hash_rows(table, encoder.types)).toarray()
     _, values, vectors = np.linalg.svd(weighted, full_matrices=False)
     kept = np.linalg.norm(weighted @ encoder.projection.astype(float)) ** 2
     assert kept >= (1 - 1e-6) * (values[:6] ** 2).sum()

@@ -74,14 +74,14 @@ class ItemEncoder:
         dimensions of a vector. counts: `hash_rows` of the table, if it is known.
         """
         counts = hash_rows(table, types) if counts is None else counts
-        terms, idf = _weigh_terms(counts)
+        terms, idf = _select_terms(counts)
         values = _read_numbers(table, types)
         center = np.nan_to_num(_mean(values))
         deviation = np.sqrt(np.nan_to_num(_mean((values - center) ** 2)))
         scale = np.where(deviation > 0, deviation, 1.0)
         nothing = np.empty((0, 0), np.float32)
         encoder = cls(types, terms, idf, nothing, center, scale, nothing)
-        weighted = encoder._weigh(counts)
+        weighted = encoder._weigh_rows(counts)
         projection = _right_vectors(weighted, dims)
         encoder = cls(types, terms, idf, projection, center, scale, nothing)
         if encoder.dims <= dims:
@@ -89,7 +89,7 @@ class ItemEncoder:
         width = encoder.dims
         moments = np.zeros((width, width))
         for a, b in sized_chunks(len(table), _BATCH):
-            dense = np.hstack(list(encoder._blocks(table[a:b], weighted[a:b])))
+            dense = np.hstack(list(encoder._dense_parts(table[a:b], weighted[a:b])))
             moments += dense.T @ dense
         rotation = _principal_axes(moments, dims)
         return cls(types, terms, idf, projection, center, scale, rotation)
@@ -128,12 +128,12 @@ class ItemEncoder:
 
     def _encode_batch(self, table: pl.DataFrame, counts: Any) -> Array:
         """Return `encode` of a few rows; counts: their `hash_rows`."""
-        dense = np.hstack(list(self._blocks(table, self._weigh(counts))))
+        dense = np.hstack(list(self._dense_parts(table, self._weigh_rows(counts))))
         if self.rotation.size:
             dense = dense @ self.rotation.astype(np.float64)
         return _scale_rows(dense).astype(np.float32)
 
-    def _weigh(self, counts: Any) -> Any:
+    def _weigh_rows(self, counts: Any) -> Any:
         """Return rows of TF-IDF weights, of length 1: a CSR matrix, row x term.
 
         counts: how often each row has each bucket, from `hash_rows`. The weight of a term is its
@@ -154,7 +154,7 @@ class ItemEncoder:
         matrix.data /= lengths
         return matrix
 
-    def _blocks(self, table: pl.DataFrame, weighted: Any) -> Any:
+    def _dense_parts(self, table: pl.DataFrame, weighted: Any) -> Any:
         """Yield the dense parts of some rows: reduced terms, numbers, and each vector column.
 
         weighted: TF-IDF weights of the rows, row x term. Rows of terms and of vectors have length 1
@@ -170,7 +170,7 @@ class ItemEncoder:
                 yield _scale_rows(_read_vectors(table, column))
 
 
-def _weigh_terms(counts: Any) -> tuple[Array, Array]:
+def _select_terms(counts: Any) -> tuple[Array, Array]:
     """Return the buckets of words and categories that count, ascending, and their weights.
 
     counts: how often each item has each bucket (words, then categories). Words of one item and

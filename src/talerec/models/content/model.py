@@ -122,14 +122,14 @@ class Content(Model):
         """
         self.check_ready()
         with clock("gram"):
-            encoder, features, moments = self.cached(LEARN, log, lambda: self._count(log))
+            encoder, features, moments = self.cached(LEARN, log, lambda: self._encode_and_sum(log))
         with clock("solve"):
             bilinear = solve_bilinear(moments, self.reg, self.mu, self.reverse)
             bilinear = add_similarity(bilinear, self.similarity)
         arrays = {"bilinear": bilinear, **encoder.arrays()}
         return Weights(_feature_block(features), query_arrays=arrays), None
 
-    def _count(self, log: Log) -> tuple[ItemEncoder, Array, Moments]:
+    def _encode_and_sum(self, log: Log) -> tuple[ItemEncoder, Array, Moments]:
         """Return the encoder of items with rows, the features of all items, and their moments.
 
         Features are item x dimension, moments F'GF, F'KF and F'F. TalerecError if the log has no
@@ -139,8 +139,8 @@ class Content(Model):
         assert log.info is not None
         has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
         counts = hash_rows(log.info, types)
-        described = log.info.filter(pl.Series(has_rows))
-        encoder = ItemEncoder.fit(described, types, self.dims, counts[np.flatnonzero(has_rows)])
+        table = log.info.filter(pl.Series(has_rows))
+        encoder = ItemEncoder.fit(table, types, self.dims, counts[np.flatnonzero(has_rows)])
         features = encoder.encode(log.info, counts)
         if not features[has_rows].any():
             raise UndescribedItemsError(
@@ -251,8 +251,8 @@ def find_types(log: Log) -> list[ItemColumn]:
             "items",
         )
     has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
-    described = log.info.filter(pl.Series(has_rows))
-    return detect_columns(described, text=log.item_text, skip=log.item_skip)
+    table = log.info.filter(pl.Series(has_rows))
+    return detect_columns(table, text=log.item_text, skip=log.item_skip)
 
 
 def is_described(log: Log) -> bool:

@@ -46,17 +46,17 @@ def describe_shared(
     for row, item in enumerate(items.tolist(), 1):
         parts = []
         for name, lists in keys.items():
-            if shared := _weigh_shared(lists[0], lists[row], weights, N_BUCKETS):
+            if shared := _shared_terms(lists[0], lists[row], weights, N_BUCKETS):
                 values = [key.removeprefix(f"{name}\x1f") for key in shared]
                 parts.append(f"same {name}" if name in single else f"{name}: {_join(values)}")
-        shared = _weigh_shared(words[0], words[row], weights)
+        shared = _shared_terms(words[0], words[row], weights)
         if rare := [word for word, weight in shared.items() if weight >= least]:
             parts.append(f"words: {_join(rare)}")
         texts.append("; ".join(parts) if item >= 0 else "")
     return texts
 
 
-def _weigh_shared(
+def _shared_terms(
     first: list[str], second: list[str], weights: dict[int, float], offset: int = 0
 ) -> dict[str, float]:
     """Return the terms of both lists with their weights, the largest first.

@@ -12,8 +12,10 @@ from talerec.data import Histories, ItemColumn, Log
 from talerec.errors import UndescribedItemsError
 from talerec.models.core import AUTO, ITEM_COLUMNS, UNSEEN_ITEMS, FitCache, Fitted, require
 from talerec.models.tempo.plan_cache import PlanCachingModel
+from talerec.models.tempo.popularity import PopularitySnapshots
 from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX, check_weights, split_blocks
 from talerec.ranking import DenseBlock, Query, Weights
+from talerec.runtime import Array
 
 if TYPE_CHECKING:  # at run time only models with content import it
     from talerec.models.tempo.content import ItemScores
@@ -126,6 +128,13 @@ class ContentTakingModel(PlanCachingModel):
         if scores is None:
             return x
         return scores.append_to(x, self.fitted.weights, histories, self.max_history)
+
+    def base_scores(self, history: Histories, targets: Array) -> Array | None:
+        """Return what popularity adds to the scores of items; None if it has no weight."""
+        stored = PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
+        has_popularity = self.params["popularity_weight"] != 0 and len(stored.lifetime) > 0
+        has_base = has_popularity or self._content is not None
+        return super().base_scores(history, targets) if has_base else None
 
     def _upgrade_fitted(self, fitted: Fitted) -> Fitted:
         return replace(fitted, weights=split_blocks(fitted.weights))

@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from typing import Any
 
 import numpy as np
 
 from talerec.data import DAY
+from talerec.models.core import AUTO, Fitted, is_auto
+from talerec.models.tempo.compaction import FEWEST_ITEMS
+from talerec.models.tempo.popularity import PopularitySnapshots
 from talerec.models.tempo.query_params import (
     DEFAULT_POPULARITY_WEIGHT,
     DEFAULT_RECENCY,
     QueryParams,
 )
-from talerec.runtime import Array
+from talerec.ranking import Block
+from talerec.runtime import Array, is_sparse
 
 _LAG = 8  # whose weight is compared with the latest row's
 _LARGE_FACTOR = 3.0  # of the default weight, from which a factor is reported
+
+
+def describe_fit(fitted: Fitted, params: dict[str, Any]) -> list[str]:
+    """Return sentences on what a fit of tempo learned; none if it learned nothing.
+
+    params: of the model.
+    """
+    weights, arrays = fitted.weights, fitted.weights.query_arrays
+    if params["learn"] != AUTO or "lifetime" not in arrays:  # version 0.1 did not learn
+        return []
+    names = {name for name in ("recency", "popularity_weight") if is_auto(params[name])}
+    names |= {"repeats"} if params["repeats"] == "learned" else set()
+    query_params = QueryParams.from_arrays(arrays)
+    lifetime = PopularitySnapshots.from_arrays(None, arrays).lifetime
+    lines = describe_params(query_params, lifetime, names)
+    if params["compact"] == AUTO and query_params is not None and fitted.solver != "local":
+        lines += describe_compaction(weights.blocks[0])
+    return lines
+
+
+def describe_compaction(weights: Block) -> list[str]:
+    """Return a sentence on which item-item weights of an exact solver were kept.
+
+    There is none for few items, whose weights are all stored in any case.
+    """
+    if weights.items < FEWEST_ITEMS:
+        return []
+    if not is_sparse(weights.matrix):
+        return ["All item-item weights are stored: held-out queries lose by fewer."]
+    share = weights.matrix.nnz / weights.items**2
+    return [
+        f"{share:.1%} of the item-item weights are stored: held-out queries lose nothing by it."
+    ]
 
 
 def describe_params(params: QueryParams | None, lifetime: Array, auto_names: Set[str]) -> list[str]:

@@ -44,10 +44,16 @@ _Coordinate = tuple[str, int | None, list[int]]
 _HoldoutFitter = Callable[[Log, Array, bool, FitCache], tuple[Block, LogStatistics, HistoryRules]]
 
 
+#: Whether compact weights of a holdout fit rank held-out targets as well, with given parameters.
+#: Takes the fit, the parameters, held-out queries, and a flag per item that is ranked.
+_CompactionTest = Callable[[HoldoutFit, QueryParams, Sequence[HoldoutQueries], Array], bool]
+
+
 def learn_from_log(
-    fit_weights: _HoldoutFitter, log: Log, tie_order: TieOrder, span: float, cache: FitCache
-) -> tuple[TieOrder, QueryParams | None]:
-    """Return how equal times are treated, and query parameters learned on held-out queries.
+    fit_weights: _HoldoutFitter, log: Log, tie_order: TieOrder, span: float, cache: FitCache,
+    test_compaction: _CompactionTest | None = None,
+) -> tuple[TieOrder, QueryParams | None, bool]:  # fmt: skip
+    """Return how equal times are treated, learned parameters, and if weights be compact.
 
     A smaller model is fitted to the rows that are not held out, and ranks the held-out items: all
     items if users repeat items (the seen ones among half of them are few), else a sample of large
@@ -55,12 +61,13 @@ def learn_from_log(
 
     fit_weights: fits the smaller model. tie_order: whether a user's rows with equal times are
     ordered, by tests of the log. span: how quickly popularity is forgotten, in rows per item.
-    cache: keeps the holdout, and caches of the fits, for other fits to this log.
+    cache: keeps the holdout, and caches of the fits, for other fits to this log. test_compaction:
+    whether compact weights rank as well; None: they are not wanted.
     """
     every_item = allows_repeats(measure_repeat_rates(log))  # seen items are few
     holdout = cache.cached("held back", log, lambda: split_holdout(log, every_item=every_item))
     if holdout is None:
-        return tie_order, None
+        return tie_order, None, False
     train, target_mask, query_sets = holdout.train, holdout.target_mask, holdout[1:3]
     rows = TimedRows.from_log(train)
     snapshots = build_snapshots(rows, span, HORIZONS, share_room=False)
@@ -72,7 +79,11 @@ def learn_from_log(
         weights, statistics, rules = fit_weights(train, target_mask, is_joint, fit_cache)
         rates, factors = statistics.repeat_rates, statistics.repeat_factors
         fits.append(HoldoutFit(weights, rates, *facts, rules, factors))
-    return learn_params(fits, tie_order, query_sets, target_mask)
+    tie_order, params = learn_params(fits, tie_order, query_sets, target_mask)
+    if test_compaction is None:
+        return tie_order, params, False
+    fit = next(each for each in fits if each.rules.is_joint != tie_order.is_ordered)
+    return tie_order, params, test_compaction(fit, params, query_sets, target_mask)
 
 
 def select_treatments(tie_order: TieOrder, query_sets: Sequence[HoldoutQueries]) -> list[bool]:
@@ -112,6 +123,17 @@ def learn_params(
     return tie_order, search.learn_params()
 
 
+def start_search(
+    fit: HoldoutFit, params: QueryParams, query_sets: Sequence[HoldoutQueries], target_mask: Array
+) -> CoordinateSearch:
+    """Return a search that has made no step, with the targets' DCG under these parameters.
+
+    fit: a model of the training rows. params: query parameters. query_sets: held-out queries.
+    target_mask: a flag per item that is ranked.
+    """
+    return _ParamSearch(fit, query_sets, target_mask).start(params)
+
+
 class _ParamSearch:
     """Search for the query parameters that rank held-out targets best, from the defaults on.
 
@@ -138,14 +160,18 @@ class _ParamSearch:
         self.components = [evaluator.compute(queries, self.params.edges) for queries in query_sets]
         self.is_scaled = np.arange(evaluator.n_components) < len(LAG_KNOTS)
 
+    def start(self, params: QueryParams) -> CoordinateSearch:
+        """Return a search that begins with these parameters."""
+        weights, k = params.component_weights(self.rates), self.k
+        return CoordinateSearch(self.components, weights, self.is_scaled, self.has_repeats, k)
+
     def run(self, coordinates: Iterable[_Coordinate]) -> tuple[CoordinateSearch, QueryParams]:
         """Return the search after visits of all coordinates, and the parameters it arrives at.
 
         coordinates: parameters to change, one after the other; see `_coordinates`.
         """
         params, rates = self.params, self.rates
-        weights, k = params.component_weights(rates), self.k
-        search = CoordinateSearch(self.components, weights, self.is_scaled, self.has_repeats, k)
+        search = self.start(params)
         for name, column, segments in coordinates:
             for _ in range(_MAX_STEPS):
                 candidates = list(params.candidate_steps(name, column, segments))

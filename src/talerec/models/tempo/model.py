@@ -32,8 +32,9 @@ from talerec.models.core import (
     param,
 )
 from talerec.models.linear import dropout_penalty
+from talerec.models.tempo.compaction import compact_weights, is_compact_as_good
 from talerec.models.tempo.content_model import ContentTakingModel
-from talerec.models.tempo.descriptions import describe_params
+from talerec.models.tempo.descriptions import describe_fit
 from talerec.models.tempo.learning import learn_from_log
 from talerec.models.tempo.log_statistics import LogStatistics, read_repeat_factors
 from talerec.models.tempo.popularity import PopularitySnapshots, TimedRows, build_snapshots
@@ -50,7 +51,7 @@ from talerec.models.tempo.query import (
 from talerec.models.tempo.query_params import FitConstants, QueryParams
 from talerec.models.tempo.tie_order import TieOrder, find_tie_order
 from talerec.ranking import Block, Query, Weights, latest_row_weights, make_block
-from talerec.runtime import Array, Clock, Matrix, as_readonly
+from talerec.runtime import Array, Clock, Matrix, as_readonly, is_sparse
 from talerec.solvers import Solution, lower_triangle, solve_gram
 
 logger = logging.getLogger("talerec")
@@ -118,6 +119,11 @@ class Tempo(ContentTakingModel):
     learn: str = param(
         "auto", "learn the weights of lags, repeats and popularity by validation; off: defaults",
         choices=("auto", "off"), stage=SOLVE,
+    )  # fmt: skip
+
+    compact: str = param(
+        "off", "keep the 250 weights per target that matter most, if held-out queries lose nothing",
+        choices=("off", "auto"), stage=SOLVE,
     )  # fmt: skip
 
     content: str = param(
@@ -221,17 +227,22 @@ class Tempo(ContentTakingModel):
         update, they are the fit's (`_fixed`).
         """
         if self._fixed is not None:
-            model, params = self, self._fixed.params
+            model, params, is_compact = self, self._fixed.params, self._fixed.is_compact
         else:
-            tie_order, params = self._tie_order(log), None
+            tie_order, params, is_compact = self._tie_order(log), None, False
             if self.learn == AUTO:
                 cache = FitCache() if self._cache is None else self._cache
                 with clock("learn"):
                     facts = (log, tie_order, self.span, cache)
-                    tie_order, params = learn_from_log(self._fit_holdout, *facts)
+                    test = is_compact_as_good if self.compact == AUTO else None
+                    result = learn_from_log(self._fit_holdout, *facts, test)
+                    tie_order, params, is_compact = result
             model = self.with_tie_order(tie_order)
-        item_weights, solver = super(Tempo, model).learn_weights(log, clock)
-        return model._stack_weights(item_weights.matrix, params, log, clock), solver
+        solved, solver = super(Tempo, model).learn_weights(log, clock)
+        item_weights = solved.blocks[0]
+        if is_compact:
+            item_weights = compact_weights(item_weights, log.counts(), params)
+        return model._stack_weights(item_weights, params, log, clock), solver
 
     def complete_weights(self, item_weights: Matrix, log: Log, clock: Clock) -> Weights:
         """Return all weights of an update, stacked: the given ones, repeats and popularity.
@@ -239,10 +250,10 @@ class Tempo(ContentTakingModel):
         Query parameters and decay are the fit's. item_weights: source x target item.
         """
         assert self._fixed is not None
-        return self._stack_weights(item_weights, self._fixed.params, log, clock)
+        return self._stack_weights(make_block(item_weights), self._fixed.params, log, clock)
 
     def _stack_weights(
-        self, item_weights: Matrix, params: QueryParams | None, log: Log, clock: Clock
+        self, item_weights: Block, params: QueryParams | None, log: Log, clock: Clock
     ) -> Weights:
         """Return all weights, stacked: item-item ones (source x target), repeats, popularity.
 
@@ -251,7 +262,7 @@ class Tempo(ContentTakingModel):
         with clock("habits"):
             statistics, rows = self.measure(log), TimedRows.from_log(log)
             decay = self._fixed.decay if self._fixed else self.pace * statistics.median_interval
-            measured = (make_block(item_weights), statistics, decay, params, log.counts())
+            measured = (item_weights, statistics, decay, params, log.counts())
             weights = assemble_weights(*measured, lambda h: build_snapshots(rows, self.span, h))
         return weights if self._fixed is None else self.restore_content(weights, log)
 
@@ -326,7 +337,8 @@ class Tempo(ContentTakingModel):
         if params is not None:
             params = params.with_all_horizons(arrays["lengths"].tolist())
         decay, is_joint = float(arrays["decay"][0]), bool(arrays["joint"][0])
-        return FitConstants(decay, is_joint, reverse_share, params)
+        is_compact = self.fitted.solver != "local" and is_sparse(self.fitted.weights.matrix)
+        return FitConstants(decay, is_joint, reverse_share, params, is_compact)
 
     def item_weights(self) -> Matrix:
         """Return the solver's item-item weights (source x target), without popularity scaling."""
@@ -380,18 +392,6 @@ class Tempo(ContentTakingModel):
     def _snapshots(self) -> PopularitySnapshots:
         return PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
 
-    def base_scores(self, history: Histories, targets: Array) -> Array | None:
-        """Return what popularity adds to the scores of items; None if it has no weight."""
-        has_popularity = self.popularity_weight != 0 and len(self._snapshots.lifetime) > 0
-        has_base = has_popularity or self._content is not None
-        return super().base_scores(history, targets) if has_base else None
-
     def describe_learned(self) -> list[str]:
         """Return sentences on learned query parameters; empty if `learn` is off."""
-        arrays = self.fitted.weights.query_arrays
-        if self.learn != AUTO or "lifetime" not in arrays:  # version 0.1 did not learn
-            return []
-        auto = {"repeats"} if self.repeats == "learned" else set()
-        auto |= {"recency"} if is_auto(self.recency) else set()
-        auto |= {"popularity_weight"} if is_auto(self.popularity_weight) else set()
-        return describe_params(QueryParams.from_arrays(arrays), self._snapshots.lifetime, auto)
+        return describe_fit(self.fitted, self.params)

@@ -246,6 +246,7 @@ class FitConstants(NamedTuple):
     is_joint: bool  # a user's rows with equal times are unordered
     reverse_share: float  # the share c in K + c K', which replaces K
     params: QueryParams | None  # None if nothing was learned
+    is_compact: bool = False  # only the dense weights that matter most are kept
 
 
 #: Names of the arrays in an artifact, in the order of the fields.

@@ -64,7 +64,10 @@ def unpack_array(stored: Array, packing: dict[str, Any] | None) -> Array:
 
 
 def is_valid_packing(packing: Any) -> bool:
-    """Return whether `packing`, from a manifest, has valid numbers, or is None."""
+    """Return whether a manifest's entry on how an integer array was packed is valid, or is None.
+
+    Packed arrays have fewer bytes: a value is `first` + `step` times the stored number.
+    """
     if packing is None:
         return True
     if not isinstance(packing, dict) or packing.get("dtype") not in _ORIGINALS:

@@ -94,6 +94,7 @@ class _ProgressLines:
         self._before, self._done = 0.0, 0.0  # work of earlier calls, and of this one
 
     def __call__(self, done: float, words: str = "") -> None:
+        """Add work that was just done, with a remark; without one, work of an earlier call."""
         if not words:
             self._before += done
             return

@@ -248,7 +248,10 @@ def evaluate_splits(
     def results(
         order: str, add: Callable[[pl.DataFrame], object] | None = None
     ) -> Iterator[Evaluation]:
-        """Yield the results for one order of ties (rows with equal times): one per split."""
+        """Yield the result of each split, with ties in the order "file", "item" or "random:N".
+
+        add: takes the frame of each chunk of cases, such as a writer of files; see above.
+        """
         for split in splits.fit_each(model, order):
             if add is None:
                 yield evaluate(model, split, on=on, k=ks, hide_seen=hide_seen)

@@ -172,7 +172,11 @@ class ContextState(NamedTuple):
         return [(encoder.name, encoder.by_user) for encoder in self.encoders]
 
     def build_inputs(self, histories: Histories) -> ContextInputs:
-        """Return what kernels need, for requests after these histories."""
+        """Return the context of requests as category codes, the arguments of the feature kernels.
+
+        The context is that of the requests which follow these histories, and of the histories' own
+        rows, except for columns that describe users; with them go the counted rows of the fit.
+        """
         shape, n_rows = (len(histories), len(self.encoders)), len(histories.item)
         codes = np.zeros(shape, np.int16)
         row_codes = np.zeros((len(self.encoders), n_rows), np.int16)

@@ -63,9 +63,12 @@ def read_named_lists(path: Path) -> dict[str, NamedList]:
 
 
 def _parse_list(path: Path, name: str, table: Any) -> NamedList:
-    """Return one list of the file `path`; TalerecError if a field is invalid."""
+    """Return one named list, described by a table of the file `path`.
+
+    TalerecError, which names the file and the list, if a field is invalid.
+    """
     if not _NAME.fullmatch(name):
-        message = f"{name[:50]!r} is no name of a list: letters, digits, - _ and . are"
+        message = f"{name[:50]!r} is no name of a list; names have letters, digits, -, _ and ."
         raise TalerecError(f"{path}: {message}", "lists")
     try:
         parsed = msgspec.convert(table, NamedList)

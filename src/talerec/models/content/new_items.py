@@ -45,7 +45,10 @@ def place_rows(fitted: Fitted, table: pl.DataFrame) -> PlacedRows:
 
 
 def extend_fitted(fitted: Fitted, placed: PlacedRows, weights: Weights) -> Fitted:
-    """Return a fit with more rows of the item table; weights: those of all items."""
+    """Return a fitted state whose item table has the rows of `placed`, some of them of new items.
+
+    weights: those of all items, known and new. New items are counted as items without rows.
+    """
     items, info = placed.items, placed.info
     log = None if fitted.log is None else replace(fitted.log, items=items, info=info)
     counts = fitted.stored_recent_counts

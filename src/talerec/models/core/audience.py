@@ -95,7 +95,12 @@ def rank_audience(
 
 
 def audience_frame(log: Log, audience: Audience) -> pl.DataFrame:
-    """Return an audience as a frame with columns user_id, list_rank, lead and rank (from 1)."""
+    """Return an audience as a frame with columns user_id, list_rank, lead and rank (from 1).
+
+    list_rank: of the item in the user's own list. lead: how far its score is above that of the
+    second item, or below that of the first, over the range of the list's scores; null where the
+    list does not reach it. rank: of the user in the audience.
+    """
     leads = pl.Series(audience.leads, dtype=pl.Float64).fill_nan(None)
     return pl.DataFrame(
         {

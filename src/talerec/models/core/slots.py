@@ -150,7 +150,8 @@ def _fits(
 def are_in_slots(items: Array, ranks: Array, slots: Sequence[Slot]) -> Array:
     """Return a flag per listed item: whether it stands at the place of a slot that it matches.
 
-    items: positions. ranks: the place of each in its list, from 1.
+    A slot is a condition on the item at one place of a list. items: positions in the vocabulary.
+    ranks: the place of each in its list, from 1.
     """
     flags = np.zeros(len(items), bool)
     for slot in slots:

@@ -58,11 +58,13 @@ class TIFUKNN(Model):
     max_history: int = param(2500, "a user's last rows that are used", low=1)
 
     def learn_weights(self, log: Log, clock: Clock) -> tuple[Weights, str | None]:
-        """Return the identity and the users' vectors, as blocks; no solver is used (None).
+        """Return what scores a history by its own items and by the vectors of similar users.
 
-        Query arrays list the users who have each item: "holders" (where an item's users begin),
-        "entries" (users) and "shares" (the items' entries in their vectors); "norms" has the
-        squared norm of each user's vector.
+        The weights are two blocks: the identity, by which the items of a history score themselves,
+        and a row per training user, the user's vector of decayed item frequencies. Query arrays
+        find similar users: "holders", "entries" and "shares" are the column pointers, users and
+        values of the same vectors by item, and "norms" the squared norm of each user's vector. The
+        second value, a solver's name, is None.
         """
         with clock("gram"):
             recent = newest_rows(log, self.max_history)

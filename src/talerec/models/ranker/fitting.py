@@ -67,9 +67,11 @@ class LogFacts(NamedTuple):
         return cls(ItemTimes.from_log(log), ContextState.learn(log), repeats, table)
 
     def build_stage(self, parts: list[Model], train: Log, size: int) -> FirstStage:
-        """Return the first stage of parts that were fitted to training rows.
+        """Return the stage that proposes candidates for each query, before trees order them.
 
-        size: the largest number of candidates.
+        parts: models that propose items, fitted to the rows `train`. size: the largest number of
+        candidates of a query. Where content is taken in, the stage proposes new items too, and has
+        to know which items have no row in `train`, and how old they are at its last row.
         """
         content = None
         if self.table is not None:

@@ -115,10 +115,11 @@ class _Split(NamedTuple):
 
 
 class _Guard(NamedTuple):
-    """A fold of users that measures, and what it measures.
+    """A fold of users on which an order is compared with the best part.
 
-    split: number of the split of which the order is measured. choosers: numbers of the splits of
-    which the checked queries choose shape and number of trees.
+    fold: its users took no part in that order. split: number of the split whose order it is.
+    choosers: numbers of the splits whose checked queries choose the order's shape and number of
+    trees.
     """
 
     fold: int
@@ -147,7 +148,12 @@ class _Run(NamedTuple):
 
 
 def _divide(query_fold: Array) -> tuple[list[_Split], list[_Guard]]:
-    """Return which queries teach, choose and measure; query_fold: three folds at least."""
+    """Return the splits that orders are learned in, and the folds that compare them.
+
+    With many queries one order is learned: fold 0 compares it with the best part, fold 1 chooses
+    its shape and number of trees, and the others teach it. With few, each fold compares the order
+    that the other folds teach and choose. query_fold: the fold of each query, three at least.
+    """
     folds = np.unique(query_fold).tolist()
     if len(query_fold) > _SMALL:
         is_free = (query_fold != folds[0]) & (query_fold != folds[1])

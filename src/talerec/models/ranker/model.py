@@ -142,8 +142,9 @@ class Ranker(_RankerState):
     def training_rows(self, log: Log) -> dict[str, Log]:
         """Return the rows that each part is fitted to: "all", "current", "delayed 1" and so on.
 
-        Parts are fitted to all rows to answer, and to the others so that trees learn from queries
-        for rows that the parts do not know.
+        Parts are fitted to all rows to answer. So that trees learn from queries for rows that the
+        parts do not know, parts are also fitted without the last rows of users ("current"), and to
+        the rows before each of some cutoffs ("delayed").
 
         Parameters
         ----------

@@ -152,9 +152,10 @@ class RankerState(NamedTuple):
         return store(stage, self.parts_text, self.trained)
 
     def add_items(self, n_items: int, content: Model) -> Weights:
-        """Return the weights for more items, of which models of ids have no scores.
+        """Return the ranker's weights for a catalogue that has grown to `n_items` items.
 
-        content: the model of content, with all items. TalerecError if a part cannot take them.
+        content: the part that scores items by content, extended to all items. Other parts know
+        items by their rows alone, and give new ones no score; TalerecError if one cannot take them.
         """
         first = self.first
         assert first.content is not None

@@ -55,10 +55,10 @@ def compact_weights(weights: Block, counts: Array, params: QueryParams | None) -
 def is_compact_as_good(
     fit: HoldoutFit, params: QueryParams, query_sets: Sequence[HoldoutQueries], target_mask: Array
 ) -> bool:
-    """Return whether compact weights rank held-out targets as well as all weights.
+    """Return whether the largest weights alone (`compact_weights`) rank as well as all weights.
 
-    They do if the targets' DCG falls by less than one standard error, users being the units; not if
-    weights cannot be compacted.
+    They do if the DCG of held-out targets falls by less than one standard error, users being the
+    units; not if weights cannot be compacted.
 
     fit: a model of the training rows. params: query parameters learned with it. query_sets:
     held-out queries, current and delayed. target_mask: a flag per item that is ranked.

@@ -75,7 +75,11 @@ class ItemScores:
 
     @classmethod
     def build(cls, model: Content, counts: Array, weights: ContentWeights) -> ItemScores:
-        """Return the scores of a fitted model of content; counts: training rows of its items."""
+        """Return what scores items by content, from a fitted model of content.
+
+        counts: training rows of each of its items, which decide the items' classes. weights: how
+        much the scores count beside those of ids, by class.
+        """
         fitted = model.fitted
         assert fitted.info is not None
         arrays = fitted.weights.query_arrays

@@ -50,7 +50,11 @@ class ContentTakingModel(PlanCachingModel):
         return self._scores_cache[1]
 
     def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
-        """Learn from every row of a log, and from its item table; see `RecommenderModel.fit`."""
+        """Learn from a log; see `RecommenderModel.fit`.
+
+        With `content=auto`, items that only the item table has are taken in, too, if the table has
+        such items and held-out queries gain from scores by content.
+        """
         self._fitted = None
         super().fit(log, cache=cache)
         fitted_log = self.fitted.log

@@ -126,10 +126,10 @@ def learn_params(
 def start_search(
     fit: HoldoutFit, params: QueryParams, query_sets: Sequence[HoldoutQueries], target_mask: Array
 ) -> CoordinateSearch:
-    """Return a search that has made no step, with the targets' DCG under these parameters.
+    """Return a search at its start, which has measured the targets' DCG under `params`.
 
-    fit: a model of the training rows. params: query parameters. query_sets: held-out queries.
-    target_mask: a flag per item that is ranked.
+    Two searches are compared by it without a step. fit: a model of the training rows. params: query
+    parameters. query_sets: held-out queries. target_mask: for each item, whether it is ranked.
     """
     return _ParamSearch(fit, query_sets, target_mask).start(params)
 

@@ -26,6 +26,9 @@ _PERIOD_DAYS = 28  # days whose impressions count for exploration
 class ShownLists:
     """The answers of one worker: signs them, explores in them, keeps a share of them.
 
+    The signature in an answer's id, with a key from the store, proves later that the service made
+    the id. The settings `impressions` and `explore` are shares of users and of places; 0 is off.
+
     Parameters
     ----------
     settings : Settings

@@ -45,8 +45,10 @@ class CandidateComparison:
     def update(self, store: ImpressionStore, version: str, now: int) -> dict[str, Any]:
         """Add the users whose windows have closed at `now`; return the figures of the comparison.
 
-        Few users are added by one call if many have to be read, as at the start of a service: the
-        interval of the users so far is valid, too.
+        A user's window begins with the first answer; clicks on the answers within it count, for as
+        long again. `now` is in microseconds since 1970. A call stops reading after a short while
+        and the next one goes on, as the interval of the users so far is valid, too. Another
+        `version` of the candidate begins a new comparison.
         """
         if version != self._version:
             self._reset(version, store.find_first_answer(version))

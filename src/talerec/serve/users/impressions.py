@@ -91,7 +91,10 @@ class ImpressionQueue:
             self._thread.start()
 
     def add(self, shown: ShownAnswer) -> None:
-        """Queue an answer; count it as lost if 20,000, or 200,000 items, wait. Never waits."""
+        """Queue an answer to be written, or drop it and count it as lost if too many wait.
+
+        At most 20,000 answers with 200,000 items wait. The call never waits.
+        """
         self._shared.increment("impressions_queued")
         n_items = self._n_added - self._n_removed
         if len(self._waiting) >= _QUEUE_ANSWERS or n_items >= _QUEUE_ITEMS:

@@ -64,7 +64,7 @@ def unpack_array(stored: Array, packing: dict[str, Any] | None) -> Array:
 
 
 def is_valid_packing(packing: Any) -> bool:
-    """Return whether a manifest's entry on how an integer array was packed is valid, or is None.
+    """Return whether a manifest's entry on a packed integer array is valid, or is None.
 
     Packed arrays have fewer bytes: a value is `first` + `step` times the stored number.
     """

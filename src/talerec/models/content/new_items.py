@@ -45,7 +45,7 @@ def place_rows(fitted: Fitted, table: pl.DataFrame) -> PlacedRows:
 
 
 def extend_fitted(fitted: Fitted, placed: PlacedRows, weights: Weights) -> Fitted:
-    """Return a fitted state whose item table has the rows of `placed`, some of them of new items.
+    """Return a fitted state whose item table has the rows of `placed`, some of new items.
 
     weights: those of all items, known and new. New items are counted as items without rows.
     """

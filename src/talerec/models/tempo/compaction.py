@@ -55,7 +55,7 @@ def compact_weights(weights: Block, counts: Array, params: QueryParams | None) -
 def is_compact_as_good(
     fit: HoldoutFit, params: QueryParams, query_sets: Sequence[HoldoutQueries], target_mask: Array
 ) -> bool:
-    """Return whether the largest weights alone (`compact_weights`) rank as well as all weights.
+    """Return whether the largest weights (`compact_weights`) rank as well as all weights.
 
     They do if the DCG of held-out targets falls by less than one standard error, users being the
     units; not if weights cannot be compacted.

@@ -20,6 +20,7 @@ from talerec.runtime import Array
 
 pytest.importorskip("sklearn", reason="the extra content is not installed")
 
+from talerec.models.content import words as words_module
 from talerec.models.content.features import ItemEncoder
 from talerec.models.content.moments import solve_bilinear, sum_moments
 from talerec.models.content.words import N_BUCKETS, hash_rows, split_words
@@ -312,6 +313,41 @@ def test_counts_of_terms_are_those_of_a_hasher_of_every_row() -> None:
     counts = hash_rows(table, types).tocoo()
     places = zip(counts.row, counts.col, strict=True)
     assert dict(zip(places, counts.data, strict=True)) == expected
+
+
+def test_long_texts_are_counted_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["lamp " * 40, None, "tent", "", "tent " * 300, "lamp tent", "one word more"]
+    table = pl.DataFrame({"item_id": range(7), "title": texts, "text": texts[::-1]})
+    types = detect_columns(table, text=["text"])
+    whole = hash_rows(table, types)
+    monkeypatch.setattr("talerec.models.content.words._BATCH_TEXT", 100)
+    bounds = words_module._batch_bounds(table, types)
+    assert bounds[0] == 0
+    assert bounds[-1] == 7
+    assert len(bounds) > 4
+    assert bounds == sorted(set(bounds))
+    assert (hash_rows(table, types) != whole).nnz == 0
+
+
+def test_the_reduction_of_many_terms_comes_from_some_of_the_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(5)
+    texts = [" ".join(f"w{word}" for word in row) for row in draw.integers(0, 60, (200, 8))]
+    table = pl.DataFrame({"item_id": range(200), "title": texts})
+    types = detect_columns(table)
+    every = ItemEncoder.fit(table, types, 8)
+    monkeypatch.setattr("talerec.models.content.features._MAX_SVD_ENTRIES", 700)
+    some = ItemEncoder.fit(table, types, 8)
+    assert some.terms.tolist() == every.terms.tolist()
+    assert some.idf.tolist() == every.idf.tolist()
+    step = -(-hash_rows(table, types).nnz // 700)
+    assert step == 3
+    weighted = every._weigh_rows(hash_rows(table, types))[::step].toarray()
+    _, values, _ = np.linalg.svd(weighted, full_matrices=False)
+    captured = np.linalg.norm(weighted @ some.projection.astype(float)) ** 2
+    assert 0.9 * (values[:8] ** 2).sum() < captured <= (1 + 1e-6) * (values[:8] ** 2).sum()
+    assert not np.allclose(some.projection, every.projection)
 
 
 def test_of_a_million_categories_the_most_frequent_count(monkeypatch: pytest.MonkeyPatch) -> None:

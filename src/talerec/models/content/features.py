@@ -25,6 +25,7 @@ _MIN_ITEMS = 2  # items that must have a word; a new item can share any category
 _STOP_SHARE, _MIN_STOP_ITEMS = 0.4, 20  # a word of more items than this share, and number, is none
 _MAX_TERMS = 2**17  # words and categories that are used: the most frequent
 _MAX_SVD_ITEMS = 100_000  # items that the reduction is computed from
+_MAX_SVD_ENTRIES = 2**23  # and terms of these items together
 _SVD_STEPS, _OVERSAMPLING = 5, 10  # steps of the subspace, and dimensions beyond those returned
 _NUMBER_WEIGHT, _MAX_DEVIATION = 0.3, 3.0  # of numbers, in standard deviations
 _MAX_NUMBER = 1e150  # larger numbers count as this one: their squares have sums
@@ -81,15 +82,16 @@ class ItemEncoder:
         scale = np.where(deviation > 0, deviation, 1.0)
         nothing = np.empty((0, 0), np.float32)
         encoder = cls(types, terms, idf, nothing, center, scale, nothing)
-        weighted = encoder._weigh_rows(counts)
-        projection = _right_vectors(weighted, dims)
+        step = max(-(-len(table) // _MAX_SVD_ITEMS), -(-counts.nnz // _MAX_SVD_ENTRIES), 1)
+        projection = _right_vectors(encoder._weigh_rows(counts[::step]), dims)
         encoder = cls(types, terms, idf, projection, center, scale, nothing)
         if encoder.dims <= dims:
             return encoder
         width = encoder.dims
         moments = np.zeros((width, width))
         for a, b in sized_chunks(len(table), _BATCH):
-            dense = np.hstack(list(encoder._dense_parts(table[a:b], weighted[a:b])))
+            weighted = encoder._weigh_rows(counts[a:b])
+            dense = np.hstack(list(encoder._dense_parts(table[a:b], weighted)))
             moments += dense.T @ dense
         rotation = _principal_axes(moments, dims)
         return cls(types, terms, idf, projection, center, scale, rotation)
@@ -143,7 +145,8 @@ class ItemEncoder:
         slots = np.searchsorted(self.terms, counts.indices)
         slots = np.minimum(slots, max(n_terms - 1, 0))
         is_term = self.terms[slots] == counts.indices if n_terms else np.zeros(len(slots), bool)
-        values = np.where(is_term, 1 + np.log(np.maximum(counts.data, 1)), 0.0)
+        values = counts.data.astype(np.float64)
+        values = np.where(is_term, 1 + np.log(np.maximum(values, 1)), 0.0)
         if n_terms:
             values *= self.idf[slots].astype(np.float64)
         shape = (counts.shape[0], max(n_terms, 1))
@@ -187,24 +190,23 @@ def _select_terms(counts: Any) -> tuple[Array, Array]:
     return terms[used].astype(np.int64), idf.astype(np.float32)
 
 
-def _right_vectors(weighted: Any, dims: int) -> Array:
+def _right_vectors(rows: Any, dims: int) -> Array:
     """Return the right singular vectors of the largest singular values: term x dimension.
 
-    weighted: row x term, sparse. With no more terms than `dims`, the identity. Otherwise a subspace
-    of some dimensions more is multiplied by X'X, with X every nth row, and made orthonormal, five
-    times from a random start; n is larger than 1 above 100,000 rows.
+    rows: X, row x term, sparse. With no more terms than `dims`, the identity. Otherwise a subspace
+    of some dimensions more is multiplied by X'X and made orthonormal, five times from a random
+    start.
     """
-    n_terms = weighted.shape[1]
+    n_terms = rows.shape[1]
     if n_terms <= dims:
         return np.eye(n_terms, dtype=np.float32)
-    rows = sparse.csr_array(weighted[:: -(-weighted.shape[0] // _MAX_SVD_ITEMS)])
     columns = sparse.csr_array(rows.T)
     size = min(dims + _OVERSAMPLING, n_terms)
     basis = np.random.default_rng(0).normal(size=(n_terms, size))
     for _ in range(_SVD_STEPS):
         basis = np.linalg.qr(columns @ (rows @ basis))[0]
     image = rows @ basis
-    vectors = basis @ _principal_axes(image.T @ image, min(dims, weighted.shape[0])).astype(float)
+    vectors = basis @ _principal_axes(image.T @ image, min(dims, rows.shape[0])).astype(float)
     return np.ascontiguousarray(vectors, np.float32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 
 from talerec.data import CATEGORIES, CATEGORY, TEXT, ItemColumn, column_categories
 from talerec.errors import TalerecError
-from talerec.runtime import sized_chunks, sparse
+from talerec.runtime import sparse
 
 #: Characters of a text that are read.
 MAX_TEXT = 100_000
@@ -18,6 +19,7 @@ MAX_TEXT = 100_000
 N_BUCKETS = 2**24
 
 _BATCH = 20_000  # rows whose words are in memory at a time
+_BATCH_TEXT = 2**25  # bytes of their texts
 _LETTERS = r"[\p{L}\p{M}\p{N}]+"
 _MODEL_NUMBER = rf"{_LETTERS}(?:[-./]{_LETTERS})+"  # of which those with a digit count
 #: Scripts without spaces between words; their words are pairs of neighbouring characters.
@@ -91,7 +93,7 @@ def category_keys(name: str, categories: pl.Series) -> pl.Series:
 def hash_rows(table: pl.DataFrame, types: list[ItemColumn]) -> Any:
     """Return how often each row of an item table has each word and category, as CSR.
 
-    types: of the table's columns. The matrix is row x (2 `N_BUCKETS`), float64: hashed words of all
+    types: of the table's columns. The matrix is row x (2 `N_BUCKETS`), float32: hashed words of all
     text columns, then hashed categories by column. TalerecError if scikit-learn is not installed.
     """
     if not len(table):
@@ -101,7 +103,7 @@ def hash_rows(table: pl.DataFrame, types: list[ItemColumn]) -> Any:
 
 def _hash_batches(table: pl.DataFrame, types: list[ItemColumn]) -> Iterator[Any]:
     """Yield the matrices of `hash_rows` for batches of rows, one at a time."""
-    for a, b in sized_chunks(len(table), _BATCH):
+    for a, b in pairwise(_batch_bounds(table, types)):
         part = table[a:b]
         keys = [category_keys(*column) for column in row_categories(part, types).items()]
         counts = [_count_terms(row_words(part, types))]
@@ -110,6 +112,21 @@ def _hash_batches(table: pl.DataFrame, types: list[ItemColumn]) -> Iterator[Any]
             _count_terms(pl.select(pl.concat_list(keys)).to_series()) if keys else no_keys
         )
         yield sparse.hstack(counts, format="csr")
+
+
+def _batch_bounds(table: pl.DataFrame, types: list[ItemColumn]) -> list[int]:
+    """Return where batches of rows begin, and the number of rows last.
+
+    A batch has about 20,000 rows, or rows with about 32 MB of text if they are fewer.
+    """
+    text = np.zeros(len(table))
+    for column in types:
+        if column.kind == TEXT:
+            sizes = table[column.name].cast(pl.String).str.len_bytes().fill_null(0).to_numpy()
+            text += np.minimum(sizes, MAX_TEXT)
+    batch = np.cumsum(np.maximum(1 / _BATCH, text / _BATCH_TEXT)).astype(np.int64)
+    starts = np.flatnonzero(np.diff(batch, prepend=-1))
+    return [*starts.tolist(), len(table)]
 
 
 def _count_terms(lists: pl.Series) -> Any:
@@ -122,8 +139,8 @@ def _count_terms(lists: pl.Series) -> Any:
     terms = pairs["term"].unique()
     buckets = pl.DataFrame({"term": terms, "bucket": np.array(hash_words(terms.to_list()), int)})
     pairs = pairs.join(buckets, on="term").sort("row", "bucket")
-    values = pairs["len"].to_numpy().astype(np.float64)
-    places = (pairs["row"].to_numpy(), pairs["bucket"].to_numpy())
+    values = pairs["len"].to_numpy().astype(np.float32)
+    places = (pairs["row"].to_numpy().astype(np.int32), pairs["bucket"].to_numpy().astype(np.int32))
     return sparse.coo_array((values, places), shape=(len(lists), N_BUCKETS)).tocsr()
 
 

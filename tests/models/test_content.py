@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -420,6 +421,33 @@ def test_odd_values_are_fitted() -> None:
     assert np.isfinite(model.fitted.weights.matrix).all()
     assert np.isfinite(model.fitted.weights.query_arrays["bilinear"]).all()
     assert len(model.recommend([1], k=5)) == 5
+
+
+def test_columns_of_odd_types_and_sizes_are_fitted_or_skipped() -> None:
+    dates = [date(1, 1, 1), date(9999, 12, 31), None]
+    odd = {
+        "first": pl.Series([dates[i % 3] for i in range(30)]),
+        "lead_time": pl.Series([timedelta(days=i) for i in range(30)]),
+        "opens": pl.Series([time(i % 24) for i in range(30)]),
+        "serial": pl.Series([2**64 - 1 - i for i in range(30)], dtype=pl.UInt64),
+        "record": pl.Series([{"a": i} for i in range(30)]),
+        "huge": pl.Series([[1e300, -1e300 * (i % 2)] for i in range(30)]),
+        "zero": pl.Series([[0.0, 0.0]] * 30),
+        "seldom": pl.Series([[1.0, 2.0], *[None] * 29], dtype=pl.List(pl.Float32)),
+        "infinite": pl.Series([float("inf"), -float("inf"), float("nan")] * 10),
+        "signs": pl.Series([",,;;||"] * 30),
+        **{f"column {n}": pl.Series(np.arange(30.0) % (n + 2)) for n in range(80)},
+    }
+    table = shop_table().with_columns(**odd)
+    kinds = {column.name: column.kind for column in detect_columns(table)}
+    assert kinds["lead_time"] == kinds["record"] == "skipped"
+    assert kinds["huge"] == kinds["seldom"] == "vector"
+    model = tr.Content(dims=64).fit(shop_log().with_items(table))
+    assert np.isfinite(model.fitted.weights.matrix).all()
+    assert np.isfinite(model.fitted.weights.query_arrays["bilinear"]).all()
+    assert len(model.recommend([1], k=5)) == 5
+    later = table.tail(1).with_columns(item_id=pl.lit(99, pl.Int64))
+    assert model.add_items(later).item_ids[-1] == 99
 
 
 def test_an_unseen_type_of_a_later_value_is_an_error_or_missing() -> None:

@@ -108,7 +108,7 @@ def _detect(column: pl.Series, ids: pl.Series, is_text: bool, is_skipped: bool) 
     kind: Any = column.dtype
     values = blank_to_null(column)
     filled = len(values) - values.null_count()
-    if is_skipped or kind in (pl.Binary, pl.Object) or isinstance(kind, pl.Struct):
+    if is_skipped or kind in (pl.Binary, pl.Object, pl.Duration) or isinstance(kind, pl.Struct):
         return ItemColumn(column.name, SKIPPED, filled=filled)
     if not filled:
         return ItemColumn(column.name, EMPTY)

@@ -238,7 +238,7 @@ def _read_vectors(table: pl.DataFrame, column: ItemColumn) -> Array:
     has_vector = lists.is_not_null().to_numpy()
     vectors = np.zeros((len(table), column.width))
     flat = lists.drop_nulls().explode().cast(pl.Float64).to_numpy()
-    vectors[has_vector] = flat.reshape(-1, column.width)
+    vectors[has_vector] = np.clip(flat, -_MAX_NUMBER, _MAX_NUMBER).reshape(-1, column.width)
     return vectors
 
 

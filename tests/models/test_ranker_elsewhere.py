@@ -16,7 +16,7 @@ need = pytest.fixture(autouse=True, scope="module")(need_torch)
 
 SETTINGS = {"dim": 8, "layers": 1, "max_history": 6, "epochs": 1, "judges": 0, "batch": 256}
 TEXT = "; ".join(f"{name}={value}" for name, value in SETTINGS.items())
-OPTIONS = {"parts": "markov,sasrec", "candidates": 10}
+OPTIONS = {"parts": "markov,sasrec", "candidates": 10, "content": "off"}
 
 
 def trained(rows, **changes):
@@ -40,7 +40,7 @@ def trainings(log):
 
 @pytest.fixture(scope="module")
 def here(log):
-    return tr.Ranker(parts=f"markov,sasrec({TEXT})", candidates=10).fit(log)
+    return tr.Ranker(parts=f"markov,sasrec({TEXT})", candidates=10, content="off").fit(log)
 
 
 def test_trained_elsewhere_a_ranker_is_the_one_that_is_fitted_here(log, trainings, here, tmp_path):
@@ -85,7 +85,7 @@ def test_what_is_missing_or_of_other_rows_or_parameters_is_refused(log, training
 
 
 def test_parts_that_are_no_networks_need_no_trainings(log):
-    options = {"parts": "markov,popular", "candidates": 10}
+    options = {"parts": "markov,popular", "candidates": 10, "content": "off"}
     assert tr.Ranker.from_trainings(log, [], **options)._state.trained.texts == (
         tr.Ranker(**options).fit(log)._state.trained.texts
     )

@@ -25,7 +25,7 @@ def split() -> tr.Split:
 @pytest.fixture(scope="module")
 def model(split) -> tr.Ranker:
     need_torch()
-    return tr.Ranker(parts=f"markov,{NETWORK}", candidates=10).fit(split.train)
+    return tr.Ranker(parts=f"markov,{NETWORK}", candidates=10, content="off").fit(split.train)
 
 
 def test_it_is_evaluated_and_ahead_of_its_parts(model, split):

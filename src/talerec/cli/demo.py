@@ -267,7 +267,8 @@ def _main_reason(model: Model, history: list[int], item: int, titles: Titles) ->
         strongest = families.sort("share", descending=True).head(_N_FAMILIES)
         pairs = strongest.select("reason", "share").iter_rows()
         return ", ".join(f"{reason} {100 * share:.0f} %" for reason, share in pairs)
-    source, share = model.explain(history, item).sort(columns.SHARE, descending=True).row(0)
+    explained = model.explain(history, item).sort(columns.SHARE, descending=True)
+    source, share = explained.select(columns.ITEM, columns.SHARE).row(0)
     return f"{'popular now' if source is None else titles[str(source)]} ({share:+.3f})"
 
 

@@ -80,8 +80,9 @@ class Ranker(_RankerState):
     )
     seed: int = param(0, "seed of the division of users", low=0)
     content: str = param(
-        AUTO, "learn from the item table, and list new items; off: ids alone", choices=(AUTO, "off")
-    )
+        AUTO, "learn from the item table, and list new items; off: ids alone",
+        choices=("auto", "off"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check the parameters; TalerecError if parts cannot be used."""
@@ -159,7 +160,7 @@ class Ranker(_RankerState):
         Examples
         --------
         >>> import talerec as tr
-        >>> list(tr.Ranker().training_rows(tr.synthetic_log(4000, seed=1)))
+        >>> list(tr.Ranker().training_rows(tr.synthetic_log(5000, seed=1)))
         ['all', 'current', 'delayed 1', 'delayed 2', 'delayed 3']
         """
         log = without_catalogue(log)

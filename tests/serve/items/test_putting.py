@@ -136,8 +136,8 @@ def test_a_model_of_ids_knows_new_items_but_does_not_rank_them(markov, tmp_path)
 
 
 def test_an_event_of_an_item_that_is_put_later_counts(service):
-    for n in range(3):
-        event = {"user_id": 900, "item_id": 500, "event_id": n}
+    for n in range(9):  # three of each user: more than the log's latest rows have of any item
+        event = {"user_id": 900 + n % 3, "item_id": 500, "event_id": n}
         service.post("/v1/events", {"events": [event]})
     first = service.post("/v1/recommend", {"user_id": 900, "k": 4}).json
     assert first["fallback"] == "trending"

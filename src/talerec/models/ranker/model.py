@@ -80,9 +80,8 @@ class Ranker(_RankerState):
     )
     seed: int = param(0, "seed of the division of users", low=0)
     content: str = param(
-        AUTO, "learn from the item table, and list new items; off: ids alone",
-        choices=("auto", "off"),
-    )  # fmt: skip
+        "auto", "use the item table, list new items; off: ids alone", choices=("auto", "off")
+    )
 
     def __post_init__(self) -> None:
         """Check the parameters; TalerecError if parts cannot be used."""
@@ -127,8 +126,8 @@ class Ranker(_RankerState):
         rows_back = self.rows_back or default_rows_back(log)
         plan = FitPlan(self._parts_for(log), self.candidates, rows_back, self.seed)
         if self._assigned is not None:
-            plan = plan._replace(assigned=self._assigned)
-        elif self.content == AUTO and takes_content(log):
+            return fit_ranker(plan._replace(assigned=self._assigned), log, clock), None
+        if self.content == AUTO and takes_content(log):
             try:
                 return fit_ranker(_with_content(plan), log, clock), None
             except TalerecError as error:
@@ -160,7 +159,7 @@ class Ranker(_RankerState):
         Examples
         --------
         >>> import talerec as tr
-        >>> list(tr.Ranker().training_rows(tr.synthetic_log(5000, seed=1)))
+        >>> list(tr.Ranker().training_rows(tr.synthetic_log(6000, seed=1)))
         ['all', 'current', 'delayed 1', 'delayed 2', 'delayed 3']
         """
         log = without_catalogue(log)
@@ -172,6 +171,8 @@ class Ranker(_RankerState):
     @classmethod
     def from_trainings(cls, log: Log, trainings: Sequence[Any], **params: Any) -> Self:
         """Fit a ranker whose neural parts were trained elsewhere; other parts are fitted here.
+
+        Such a ranker takes no content in (`content="off"`): networks know the items of the log.
 
         Parameters
         ----------
@@ -204,7 +205,7 @@ class Ranker(_RankerState):
             rows, n_kinds = {name: each for name, each in rows.items() if name not in delayed}, 1
         named = {f"`training_rows`, {name}": each for name, each in rows.items()}
         text, assigned = assign_trainings(model._parts_for(log), available, named, "ranker")
-        model = cls(**{**params, "parts": text})
+        model = cls(**{**params, "parts": text, "content": "off"})
         model._assigned = AssignedTrainings(assigned, n_kinds)
         try:
             return model.fit(log)

@@ -1,13 +1,14 @@
 """What the ranker's features, queries, candidates and parts are worth: resumable, log by log.
 
-    python benchmarks/ranker_ablations.py DATA [--only ifdb,retail] [-o FILE]
+    python benchmarks/ranker_ablations.py DATA [--only ifdb,retail] [--variants TEXT] [-o FILE]
 
 Leave-one-out, validation rows, NDCG@10. The training examples of a log (current queries) are built
 once, and an order is learned from them anew for each variant: four fifths of the users to learn,
 the last fifth to choose shape and number of trees. Candidates are ordered by it even where the
 ranker's guard would let a part answer. A feature that is left out is NaN in all rows. Differences
 are from the trees with everything, per user, with their standard errors. Every finished variant is
-a line of FILE (JSON), and is not computed again.
+a line of FILE (JSON), and is not computed again. --variants: the beginnings of names of variants to
+compute, such as "without,linear".
 """
 
 from __future__ import annotations
@@ -207,8 +208,13 @@ def list_variants(rounds: Rounds, sets: Sets) -> Iterator[tuple[str, Callable[[]
             yield f"parts {names}", lambda n=n: learn_gains(build_sets(rounds, n))
 
 
-def measure(folder: Path, name: str, file: Path, done: dict[str, Any]) -> None:
-    """Measure the variants of a log that the file does not have, and print all."""
+def measure(
+    folder: Path, name: str, file: Path, done: dict[str, Any], chosen: tuple[str, ...]
+) -> None:
+    """Measure the variants of a log that the file does not have, and print all.
+
+    chosen: beginnings of names of variants; "everything" is always measured.
+    """
     rounds = fit_rounds(read_split(folder, name, "loo", "validation"), hide_seen=not LOGS[name][2])
     sets = build_sets(rounds, len(rounds.parts))
     for number, part in enumerate(rounds.parts):
@@ -218,6 +224,8 @@ def measure(folder: Path, name: str, file: Path, done: dict[str, Any]) -> None:
     print(f"{name}: {n_queries} queries, {len(sets.validation)} validation users", flush=True)
     for variant, compute in list_variants(rounds, sets):
         key = f"{name}|{variant}"
+        if not variant.startswith(("everything", *chosen)):
+            continue
         if key not in done:
             begun = time.process_time()
             done[key] = {"gains": compute().tolist(), "s": time.process_time() - begun}
@@ -244,11 +252,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", default=_DEFAULT_LOGS)
     parser.add_argument("-o", "--out", type=Path, default=Path("ranker_ablations.jsonl"))
+    parser.add_argument("--variants", default="")
     options = parser.parse_args()
+    chosen = tuple(options.variants.split(","))
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     done = {key: column for line in lines for key, column in json.loads(line).items()}
     for name in options.only.split(","):
-        measure(options.data, name, options.out, done)
+        measure(options.data, name, options.out, done, chosen)
 
 
 if __name__ == "__main__":

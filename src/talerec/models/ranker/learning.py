@@ -130,17 +130,19 @@ class _Guard(NamedTuple):
 class _Run(NamedTuple):
     """Orders of one shape, learned in several splits.
 
-    gains: split x number of trees - 1, NDCG@10 of the queries that the split checks.
+    texts: of each split's trees, as LightGBM writes them. gains: split x number of trees - 1,
+    NDCG@10 of the queries that the split checks.
     """
 
     shape: Shape
-    boosters: list[Any]
+    texts: list[str]
     linear: list[LinearScore]
     gains: Array
 
     def text(self, split: int, n_trees: int) -> bytes:
         """Return the text of the first trees of a split, as it is saved."""
-        return trim_text(self.boosters[split].model_to_string(num_iteration=n_trees))
+        booster = _import_lightgbm().Booster(model_str=self.texts[split])
+        return trim_text(booster.model_to_string(num_iteration=n_trees))
 
     def score(self, split: int, n_trees: int, rows: Array, names: list[str]) -> Array:
         """Return the score of each row of features by the first trees of a split."""
@@ -282,7 +284,10 @@ def _grow(
             means = np.array(gains) @ weights
             if len(means) - 1 - int(means.argmax()) >= patience:
                 break
-    return _Run(shape, boosters, linear, np.array(gains).reshape(-1, len(splits)).T)
+    texts = [
+        booster.model_to_string(num_iteration=-1) for booster in boosters
+    ]  # boosters hold rows
+    return _Run(shape, texts, linear, np.array(gains).reshape(-1, len(splits)).T)
 
 
 def _begin(data: _Data, bins: Any, split: _Split, shape: Shape, linear: LinearScore) -> Any:

@@ -8,13 +8,14 @@ import numpy as np
 from scipy.optimize import minimize
 
 from talerec.errors import TalerecError
-from talerec.runtime import Array, kernel, run_chunks, sized_chunks
+from talerec.runtime import Array, kernel, reduction, run_chunks, sized_chunks, unsigned_range
 
 _LIMITS = (1.0, 99.0)  # percentiles to which values of features are clipped
 _PENALTY = 1e-2  # of the sum of squared weights, beside the mean loss of a query
 _STEPS = 80  # of the search
 _BLOCK = 128  # queries that a thread takes at a time
 _MIN_SPREAD = 1e-6  # of a column that is learned from
+_BLOCKS = 3  # columns of a feature: its value, the logarithm of that, whether it is missing
 
 
 class LinearScore(NamedTuple):
@@ -120,43 +121,62 @@ class _Columns(NamedTuple):
         """Return the columns of rows of features; query q has the rows from row_ptr[q] on."""
         n_features = rows.shape[1]
         limits, first = np.zeros((2, n_features)), np.repeat(row_ptr[:-1], np.diff(row_ptr))
-        columns: list[tuple[Array, int, float, float]] = []
-        for feature in range(n_features):
-            column = rows[:, feature].astype(np.float64)
-            is_missing = np.isnan(column)
-            finite = column[np.isfinite(column)]
+        columns_of: list[list[tuple[int, float, float]]] = [[] for _ in range(n_features)]
+
+        def describe(feature: int, _: int) -> None:
+            finite = rows[np.isfinite(rows[:, feature]), feature].astype(np.float64)
             if finite.size:
                 limits[:, feature] = np.percentile(finite, _LIMITS)
-            clipped = np.clip(column, *limits[:, feature])
-            blocks = clipped, np.log1p(np.maximum(clipped, 0.0)), is_missing.astype(np.float64)
-            for block, values in enumerate(blocks):
-                present = values[~is_missing] if block < 2 else values
+            for block in range(_BLOCKS):
+                values, is_known = _read_block(rows[:, feature], limits[:, feature], block)
+                present = values[is_known]
                 size = max(present.size, 1)
                 mean = float(present.sum()) / size
                 spread = float(np.sqrt(((present - mean) ** 2).sum() / size))
-                values = np.where(is_missing & (block < 2), 0.0, values - mean)
+                values = np.where(is_known, values - mean, 0.0)
                 if spread > _MIN_SPREAD and (values != values[first]).any():
-                    scaled = (values / spread).astype(np.float32)
-                    columns.append((scaled, block * n_features + feature, mean, spread))
+                    columns_of[feature].append((block * n_features + feature, mean, spread))
+
+        run_chunks("linear", describe, sized_chunks(n_features, 1))
+        columns = [column for each in columns_of for column in each]
         matrix = np.empty((len(rows), len(columns)), np.float32)
-        for number, entry in enumerate(columns):
-            matrix[:, number] = entry[0]
-        which = np.array([entry[1] for entry in columns], np.int64)
-        means = np.array([entry[2] for entry in columns])
-        spreads = np.array([entry[3] for entry in columns])
+
+        def fill(first_column: int, end: int) -> None:
+            for number in range(first_column, end):  # computed again: less memory
+                column, mean, spread = columns[number]
+                block, feature = divmod(column, n_features)
+                values, is_known = _read_block(rows[:, feature], limits[:, feature], block)
+                matrix[:, number] = np.where(is_known, values - mean, 0.0) / spread
+
+        run_chunks("linear", fill, sized_chunks(len(columns), 16))
+        which = np.array([column for column, _, _ in columns], np.int64)
+        means, spreads = (np.array([entry[x] for entry in columns]) for x in (1, 2))
         return cls(matrix, which, means, spreads, limits)
 
     def build_score(self, weights: Array) -> LinearScore:
         """Return the linear score with these weights of the columns."""
         n_features = self.limits.shape[1]
-        slopes, means = np.zeros(3 * n_features), np.zeros(3 * n_features)
+        slopes, means = np.zeros(_BLOCKS * n_features), np.zeros(_BLOCKS * n_features)
         slopes[self.number] = weights / self.spread
         means[self.number] = self.mean
-        slope, log_slope, flag = slopes.reshape(3, n_features)
-        centers = (slopes * means).reshape(3, n_features)
+        slope, log_slope, flag = slopes.reshape(_BLOCKS, n_features)
+        centers = (slopes * means).reshape(_BLOCKS, n_features)
         shift = -centers.sum(axis=0)
         table = np.vstack([self.limits, slope, log_slope, shift, flag - centers[2]])
         return LinearScore(np.ascontiguousarray(table))
+
+
+def _read_block(column: Array, limits: Array, block: int) -> tuple[Array, Array]:
+    """Return the values of a block of columns (0, 1 or 2), and flags of those that are known.
+
+    column: of a feature, float32. limits: its lowest and highest value. The blocks are the clipped
+    value, the logarithm of that, and a flag of a missing value, which is always known.
+    """
+    is_missing = np.isnan(column)
+    if block == _BLOCKS - 1:
+        return is_missing.astype(np.float64), np.ones(len(column), bool)
+    clipped = np.clip(column.astype(np.float64), *limits)
+    return clipped if block == 0 else np.log1p(np.maximum(clipped, 0.0)), ~is_missing
 
 
 @kernel
@@ -173,10 +193,7 @@ def _add_loss(
         a, b = row_ptr[q], row_ptr[q + 1]
         scores = np.empty(b - a)
         for r in range(a, b):
-            score = start[r]
-            for c in range(n_columns):
-                score += values[r, c] * weights[c]
-            scores[r - a] = score
+            scores[r - a] = start[r] + _multiply_row(values, r, weights)
         highest = scores.max()
         total = np.exp(scores - highest).sum()
         for r in range(a, b):
@@ -184,9 +201,18 @@ def _add_loss(
             if is_target[r]:
                 loss += np.log(total) + highest - scores[r - a]
                 error -= 1.0
-            for c in range(n_columns):
+            for c in unsigned_range(0, n_columns):
                 gradient[c] += error * values[r, c]
     return loss
+
+
+@reduction
+def _multiply_row(values: Array, r: int, weights: Array) -> float:
+    """Return the inner product of row r and the weights, in vector instructions."""
+    total = 0.0
+    for c in unsigned_range(0, len(weights)):
+        total += values[r, c] * weights[c]
+    return total
 
 
 @kernel

@@ -51,8 +51,9 @@ def compile_all() -> None:
     from talerec.data import synthetic_log
     from talerec.models import MODELS
     from talerec.models.core import build_model
-    from talerec.runtime import stage
+    from talerec.runtime import always_compile, stage
 
+    always_compile()
     log, sparse_log = synthetic_log(_ROWS, items=_ITEMS), _distinct_items_log(_SPARSE_ITEMS)
     kinds = [kind for kind in MODELS.values() if kind.extra is None]
     tick = stage("warm", float(len(kinds)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from talerec.data import Histories
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime import Array, as_readonly, kernel, template
+from talerec.runtime import Array, as_readonly, interpret_small, kernel, template
 
 
 def recency_query(
@@ -20,7 +22,8 @@ def recency_query(
     the weight of that row. `weights` lends the thread's work space.
     """
     arrays = (*_history_arrays(histories), as_readonly(times))
-    x = Query(*_recency_query(*arrays, max_history, weights.marks(), recency))
+    build = interpret_small(_recency_query, len(histories.start))
+    x = Query(*build(*arrays, max_history, weights.marks(), recency))
     if histories.weight is None:
         return x
     return x.times(latest_row_weights(weights, histories, max_history))
@@ -37,7 +40,9 @@ def latest_lags(
     (-1) are left out, but count in lags. `weights` lends the thread's work space.
     """
     arrays = (*_history_arrays(histories), as_readonly(times))
-    return _latest_lags(*arrays, max_history, weights.marks())
+    list_lags = interpret_small(_latest_lags, len(histories.start))
+    lags: tuple[Array, Array, Array] = list_lags(*arrays, max_history, weights.marks())
+    return lags
 
 
 def latest_row_weights(weights: Weights, histories: Histories, max_history: int) -> Array:
@@ -48,8 +53,10 @@ def latest_row_weights(weights: Weights, histories: Histories, max_history: int)
     thread's work space.
     """
     assert histories.weight is not None
-    _, rows = _latest_rows(*_history_arrays(histories), max_history, weights.marks())
-    return histories.weight[rows]
+    list_rows = interpret_small(_latest_rows, len(histories.start))
+    _, rows = list_rows(*_history_arrays(histories), max_history, weights.marks())
+    weights_of_rows: Array = histories.weight[rows]
+    return weights_of_rows
 
 
 def _history_arrays(histories: Histories) -> tuple[Array, Array, Array]:
@@ -140,4 +147,7 @@ def _recency_query(
     for every item, left so.
     """
     ptr, items, lags = _latest_lags(start, stop, item, time, max_history, marks)
-    return ptr, items, np.exp(-lags / recency)
+    x = np.empty(len(lags))
+    for e in range(len(lags)):
+        x[e] = math.exp(-lags[e] / recency)  # the same bits compiled and not, unlike np.exp
+    return ptr, items, x

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from talerec.ranking.plain import rank_plainly
 from talerec.ranking.ranks import Mask, QueryArrays, Ranked, RankScratch, rank_with_dense_scores
 from talerec.ranking.reasons import (
     largest_contributions,
@@ -21,7 +22,16 @@ from talerec.ranking.reasons import (
 from talerec.ranking.scores import KernelWeights
 from talerec.ranking.search import rank_with_hash_scores
 from talerec.ranking.weights import Query, Weights
-from talerec.runtime import Array, Kernel, as_readonly, kernel, run_chunks, sized_chunks, template
+from talerec.runtime import (
+    Array,
+    Kernel,
+    as_readonly,
+    interprets_small,
+    kernel,
+    run_chunks,
+    sized_chunks,
+    template,
+)
 
 _BATCH = 256  # queries a thread takes at a time
 _NO_TARGETS = np.empty(0, np.int32)
@@ -76,6 +86,9 @@ def rank_queries(
     for none; without `targets` the result has no ranks. Works on all cores.
     """
     n = len(query)
+    rank = rank_with_dense_scores if weights.uses_dense_scores else rank_with_hash_scores
+    if targets is None and interprets_small(rank, n):
+        return rank_plainly(weights, query, mask, k)
     target_items = _NO_TARGETS if targets is None else targets.astype(np.int32, copy=False)
     out = Ranked(
         np.full((n, k), -1, np.int32),
@@ -84,7 +97,6 @@ def rank_queries(
         np.zeros((0 if targets is None else n, 2), np.int64),
     )
     arguments = (weights.kernel_weights, query.rows(), mask, as_readonly(target_items))
-    rank = rank_with_dense_scores if weights.uses_dense_scores else rank_with_hash_scores
 
     def work(a: int, b: int) -> None:
         rank(*arguments, weights.scratch(), a, b, out)

@@ -13,13 +13,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
-from numba.core import event, types
 
 from talerec.runtime.kernel_cache import cache_on_disk
+from talerec.runtime.lazy_kernels import LazyFunction, LazyKernel
 from talerec.runtime.progress import Tick, has_listener, silent, stage
 
 logger = logging.getLogger("talerec")
@@ -35,14 +36,19 @@ _PACKAGE = __name__.partition(".")[0]
 def kernel(function: F) -> F:
     """Return a function that Numba compiles on its first call and caches on disk.
 
-    A decorator. The result is Numba's dispatcher, which compiles a variant per types of arguments.
-    Without a writable folder, nothing is cached. Compiled callers pass every whole number as int64
-    (`_widen_arguments`).
+    A decorator. The result stands for Numba's dispatcher, which compiles a variant per types of
+    arguments; Numba is imported on the first call. Without a writable folder, nothing is cached.
+    Compiled callers pass every whole number as int64 (`_widen_arguments`).
     """
-    compiled = numba.njit(function, **_OPTIONS)
+    return cast(F, LazyKernel(function, _compile_kernel))
+
+
+def _compile_kernel(function: Callable[..., Any]) -> Any:
+    """Return the Numba dispatcher of a function that Python calls, cached on disk."""
+    compiled = load_numba().njit(function, **_OPTIONS)
     cache_on_disk(compiled)
     _widen_arguments(compiled)
-    return cast(F, compiled)
+    return compiled
 
 
 def template(function: F) -> F:
@@ -52,7 +58,7 @@ def template(function: F) -> F:
     arguments may be other kernels: inlining is forced, because a kernel passed as a real argument
     would be an address, which cannot be cached.
     """
-    return cast(F, _compile_inlined(function, _OPTIONS))
+    return cast(F, LazyFunction(function, _compile_template))
 
 
 def reduction(function: F) -> F:
@@ -62,7 +68,17 @@ def reduction(function: F) -> F:
     compiled: results do not depend on threads, but may differ in the last digit between kinds of
     processor.
     """
-    return cast(F, _compile_inlined(function, {**_OPTIONS, "fastmath": {"reassoc", "contract"}}))
+    return cast(F, LazyFunction(function, _compile_reduction))
+
+
+def _compile_template(function: Callable[..., Any]) -> Any:
+    """Return the Numba dispatcher of a function that is inlined into kernels."""
+    return _compile_inlined(function, _OPTIONS)
+
+
+def _compile_reduction(function: Callable[..., Any]) -> Any:
+    """Return the Numba dispatcher of an inlined function whose sums may be reordered."""
+    return _compile_inlined(function, {**_OPTIONS, "fastmath": {"reassoc", "contract"}})
 
 
 def _compile_inlined(function: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -72,6 +88,7 @@ def _compile_inlined(function: Callable[..., Any], options: dict[str, Any]) -> A
     once more with an entry point. For that, Numba's table of entry points stays empty, and a call
     reaches `_compile_for_args`. `options` are those of `numba.njit`.
     """
+    numba = load_numba()
     compiled = numba.njit(function, **options, **_INLINED)
     if not hasattr(compiled, "py_func"):  # NUMBA_DISABLE_JIT leaves functions as they are
         return compiled
@@ -114,8 +131,9 @@ def _widen_type(kind: Any) -> Any:
 
     Boolean literals become booleans; other types are returned as they are.
     """
+    types: Any = import_module("numba.core.types")
     if isinstance(kind, types.IntegerLiteral | types.BooleanLiteral):
-        kind = types.unliteral(kind)  # type: ignore[no-untyped-call]
+        kind = types.unliteral(kind)
     return types.int64 if kind in (types.int8, types.int16, types.int32) else kind
 
 
@@ -143,12 +161,12 @@ class CompilationStats:
     seconds: float = 0.0  # of wall-clock time
 
 
-class _CompilationListener(event.Listener):
+class _CompilationListener:
     """Counts the kernels of this package that Numba compiles, and their seconds, in `total`.
 
     A kernel is a function of this package that is compiled on its own; functions compiled inside a
     kernel are part of it. Numba compiles one function at a time, whatever the number of threads,
-    and calls `on_start` and `on_end`.
+    and calls `notify`.
     """
 
     def __init__(self) -> None:
@@ -157,6 +175,13 @@ class _CompilationListener(event.Listener):
         self._start = 0.0  # when the compilation of the current kernel began
         self._is_logged = False  # whether the line about compilation was logged
         self._tick: Tick = silent("compile", 1.0)  # reports progress of the current kernel
+
+    def notify(self, event: Any) -> None:
+        """Begin or end a function's compilation. Numba calls this with its event of either."""
+        if event.is_start:
+            self.on_start(event)
+        elif event.is_end:
+            self.on_end(event)
 
     def on_start(self, event: Any) -> None:
         """Begin the progress stage of a kernel; without a progress listener, log one line, once.
@@ -196,7 +221,16 @@ class _CompilationListener(event.Listener):
 
 
 _listener = _CompilationListener()
-event.register("numba:compile", _listener)  # type: ignore[no-untyped-call]
+
+
+@cache
+def load_numba() -> Any:
+    """Return the module numba, imported on the first call, which starts to count compilations."""
+    numba = import_module("numba")
+    event = import_module("numba.core.event")
+    event.Listener.register(_CompilationListener)
+    event.register("numba:compile", _listener)
+    return numba
 
 
 def compilation_stats() -> CompilationStats:

@@ -52,6 +52,7 @@ def _describe_value(value: Any, seen: dict[int, int]) -> Iterator[str]:
     `seen` maps the id() of functions described so far to their number, and is extended: a function
     is described once.
     """
+    value = getattr(value, "numba_object", value)
     if hasattr(value, "py_func"):  # a compiled function: its options and its Python code
         for name, option in sorted(value.targetoptions.items()):
             yield name

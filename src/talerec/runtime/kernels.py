@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from talerec.runtime.arrays import Array
-from talerec.runtime.jit import template
+from talerec.runtime.jit import load_numba, template
+from talerec.runtime.lazy_kernels import LazyNumbaObject
 
-carray: Any = getattr(numba, "carray")  # noqa: B009 (Numba does not declare the export)
+carray: Any = LazyNumbaObject(lambda: load_numba().carray)
 
 
 def address(array: Array, dtype: type) -> int:
@@ -36,6 +34,8 @@ def _make_pointer(typing_context: Any, address: Any, dtype: Any) -> Any:
     The two values that Numba's `intrinsic` needs: the signature (integer, dtype) -> pointer to
     dtype, and a function that writes the LLVM instruction `inttoptr`.
     """
+    from numba.core import types  # Numba itself calls this
+
     pointer: Any = types.CPointer
     signature = pointer(dtype.dtype)(address, dtype)
 
@@ -45,7 +45,12 @@ def _make_pointer(typing_context: Any, address: Any, dtype: Any) -> Any:
     return signature, generate
 
 
-_pointer: Any = intrinsic(_make_pointer)
+def _make_intrinsic(definition: Any) -> Any:
+    """Return Numba's intrinsic of a definition, for kernels; Numba is imported on first use."""
+    return LazyNumbaObject(lambda: load_numba().extending.intrinsic(definition))
+
+
+_pointer: Any = _make_intrinsic(_make_pointer)
 
 
 def _drop_owner(typing_context: Any, array: Any) -> Any:
@@ -54,6 +59,8 @@ def _drop_owner(typing_context: Any, array: Any) -> Any:
     The two values that Numba's `intrinsic` needs: the signature array -> array, and a function that
     writes LLVM code which copies the array's header with null as owner.
     """
+
+    from numba.core import cgutils  # Numba itself calls this
 
     null: Any = cgutils.get_null_value
 
@@ -69,7 +76,7 @@ def _drop_owner(typing_context: Any, array: Any) -> Any:
 #: Return, inside a kernel, the array without reference counting; the caller keeps it alive.
 #: Counting costs several nanoseconds each time that an array is taken out of a named tuple:
 #: more than the work of an innermost loop.
-borrow: Any = intrinsic(_drop_owner)
+borrow: Any = _make_intrinsic(_drop_owner)
 
 
 @template

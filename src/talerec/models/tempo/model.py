@@ -45,10 +45,9 @@ from talerec.models.tempo.query import (
     QueryPlan,
     SnapshotArrays,
     assemble_weights,
-    popularity_scale,
-    scale_targets,
 )
 from talerec.models.tempo.query_params import FitConstants, QueryParams
+from talerec.models.tempo.target_scaling import popularity_scale, scale_targets
 from talerec.models.tempo.tie_order import TieOrder, find_tie_order
 from talerec.ranking import Block, Query, Weights, latest_row_weights, make_block
 from talerec.runtime import Array, Clock, Matrix, as_readonly, is_sparse

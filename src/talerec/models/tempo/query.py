@@ -6,6 +6,7 @@ popularity snapshots (rows of P).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,24 +23,19 @@ from talerec.models.tempo.log_statistics import (
     lag_bucket,
     scale_repeats,
 )
-from talerec.models.tempo.popularity import (
-    DEFAULT_HORIZON,
-    HORIZONS,
-    PopularitySnapshots,
-    log_popularity,
-)
+from talerec.models.tempo.popularity import DEFAULT_HORIZON, HORIZONS, PopularitySnapshots
 from talerec.models.tempo.query_params import FREQUENCY_DECAYS, QueryParams
-from talerec.ranking import (
-    Block,
-    DenseBlock,
-    IdentityBlock,
-    Query,
-    SparseBlock,
-    Weights,
-    latest_lags,
-    make_block,
+from talerec.models.tempo.target_scaling import popularity_scale, scale_targets
+from talerec.ranking import Block, IdentityBlock, Query, Weights, latest_lags, make_block
+from talerec.runtime import (
+    Array,
+    Arrays,
+    as_readonly,
+    count_before,
+    interpret_small,
+    kernel,
+    template,
 )
-from talerec.runtime import Array, Arrays, as_readonly, count_before, kernel, template
 
 POPULARITY_BLOCK = 2  # number of the block of snapshots, after item-item weights and repeats
 CONTENT_BLOCK = 3  # of the first block of content, if there is one; the second holds freshness
@@ -85,31 +81,6 @@ def assemble_weights(
     arrays["lengths"] = np.array(horizons)
     blocks = [item_weights, *repeat_and_popularity_blocks(make_block(snapshots.shares))]
     return Weights(blocks, query_arrays=arrays)
-
-
-def popularity_scale(counts: Array, params: QueryParams) -> Array:
-    """Return popularity ** popularity_exponent of each item, a factor of its weights.
-
-    counts: weighted rows of each item; popularity is relative to the geometric mean of the counts,
-    and 1 for items without rows. params: the learned query parameters, with the exponent.
-    """
-    return np.exp(float(params.popularity_exponent[0]) * log_popularity(counts))
-
-
-def scale_targets(item_weights: Block, factor: Array) -> Block:
-    """Return a copy of item-item weights with each target's column times its factor.
-
-    item_weights: a matrix in one storage format, source item x target item. factor: one number per
-    item. If all are 1, the weights themselves are returned.
-    """
-    if (factor == 1).all():
-        return item_weights
-    factor = factor.astype(np.float32)
-    if isinstance(item_weights, SparseBlock):
-        values = item_weights.values * factor[item_weights.indices]
-        return replace(item_weights, values=values, stored_peaks=None)
-    assert isinstance(item_weights, DenseBlock)
-    return replace(item_weights, values=item_weights.values * factor)
 
 
 def repeat_and_popularity_blocks(snapshots: Block) -> list[Block]:
@@ -264,7 +235,8 @@ class QueryPlan(NamedTuple):
         n_items, scratch = weights.items, _NO_SCRATCH
         if QueryParams(*self.params).frequency_weight.size:
             scratch = np.zeros((QueryParams(*self.params).frequency_weight.shape[1], n_items))
-        x = Query(*_build_queries(requests, *plan, n_items, rules.max_history, scratch))
+        build = interpret_small(_build_queries, len(histories.start))
+        x = Query(*build(requests, *plan, n_items, rules.max_history, scratch))
         scale_repeats(x.source, x.weight, n_items, self.repeat_factors)
         return x
 
@@ -370,7 +342,7 @@ def _fill_queries(
         # B: max(exp(-lag / recency), min_weight)
         for r in range(low, high):
             source[end] = requests.item[r]
-            x[end] = max(np.exp(-requests.lag[r] / params.recency[g]), params.min_weight[g])
+            x[end] = max(math.exp(-requests.lag[r] / params.recency[g]), params.min_weight[g])
             end += 1
         indptr[q + 1] = end
     return indptr, source[:end], x[:end]
@@ -391,7 +363,7 @@ def _add_frequencies(
     for d in range(len(scratch)):
         decay, weight_sum, total = FREQUENCY_DECAYS[d], 0.0, scratch[d]
         for r in range(max(requests.start[q], requests.stop[q] - max_history), requests.stop[q]):
-            weight = np.exp((r + 1 - requests.stop[q]) / decay)
+            weight = math.exp((r + 1 - requests.stop[q]) / decay)
             weight_sum += weight
             if requests.rows[r] >= 0:
                 total[requests.rows[r]] += weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from talerec.models.core import RecommendOptions
+from talerec.runtime import always_compile
 from talerec.serve import schemas
 from talerec.serve.model.queries import ModelQuery, UserRows
 from talerec.serve.model.served import ServedModel
@@ -16,6 +17,7 @@ def warm_model(served: ServedModel) -> None:
     A query has a history and options. The answers are discarded; the queries use the first
     items and the first user of the log.
     """
+    always_compile()
     ids = served.catalogue.ids.take(list(range(min(_WARM_ROWS, len(served.items)))))
     rows = [schemas.HistoryRow(item_id) for item_id in ids]
     plain = RecommendOptions(1)

@@ -176,6 +176,27 @@ def stocked(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     return {kind: folder / f"{kind}.tale" for kind in ("csv", "parquet")}
 
 
+def test_files_of_lists_have_titles_where_asked(
+    stocked: dict[str, Path], log: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare.tale"
+    works("fit", log, "-o", bare, "--model", "tale", "--set", "reg=2")
+    plain, titled, of_log = (tmp_path / f"{name}.csv" for name in ("plain", "titled", "of_log"))
+    works("recommend", stocked["csv"], "--users", "all", "-k", 3, "-o", plain)
+    works("recommend", stocked["csv"], "--users", "all", "-k", 3, "-o", titled, "--titles")
+    works("lists", stocked["csv"], log, "-k", 3, "-o", of_log, "--titles")
+    names = dict(zip(TABLE["sku"], TABLE["name"], strict=True))
+    rows = pl.read_csv(titled)
+    assert rows.columns == ["user_id", "item_id", "title", "score", "rank"]
+    assert rows.drop("title").equals(pl.read_csv(plain))
+    assert rows["title"].to_list() == [names.get(item) for item in rows["item_id"]]
+    assert pl.read_csv(of_log).select("title").equals(rows.select("title"))
+    untitled = ("recommend", bare, "--users", "all", "-o", tmp_path / "x.csv", "--titles")
+    assert "no item table (--items) with titles" in refusal(*untitled)
+    assert not (tmp_path / "x.csv").exists()
+    assert "--titles needs --out" in refusal("recommend", bare, "--users", 1, "--titles")
+
+
 CONDITIONS: list[tuple[str, Any]] = [
     (
         "category = 'tents' and price < 100 and in_stock",

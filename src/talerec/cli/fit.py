@@ -32,6 +32,7 @@ from talerec.errors import TalerecError
 if TYPE_CHECKING:
     import polars as pl
 
+    from talerec.models import Drift
     from talerec.models.core import Model
 
 _MANY_MORE = 10  # times as many rows in the old model make a replacement suspicious
@@ -258,6 +259,7 @@ def _fit_on_spark(
     "talerec fit events.csv -o shop.tale --model tale --updatable",
     "talerec update shop.tale today.csv",
     "talerec update shop.tale today.csv --items products.csv",
+    "talerec update shop.tale today.csv --check",
 )
 def update(
     invocation: Context,
@@ -273,16 +275,28 @@ def update(
             " target as it is; 0 solves all targets.",
         ),
     ] = 0.2,
+    check: Annotated[
+        bool,
+        flag("--check", "Compare the updated model with a new fit of all rows, which takes a fit."),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Add later rows to a saved model without a refit; they are read as the fit read its log."""
+    """Add later rows to a saved model without a refit; they are read as the fit read its log.
+
+    An update keeps what the fit learned. --check says what a fit would learn today.
+    """
     # source, table: options of the later log, and of an item table
+    from talerec.models import check_drift, load
+
     with reporting(json):
         result = _update_artifact(model, source, table, tolerance, explicit_options(invocation))
+        drift = check_drift(load(model)) if check else None
     if json:
-        print_json(result)
-    else:
-        _print_update(model, result)
+        print_json(result if drift is None else {**result, "drift": drift._asdict()})
+        return
+    _print_update(model, result)
+    if drift is not None:
+        _print_drift(drift)
 
 
 def _update_artifact(
@@ -348,6 +362,20 @@ def _print_update(path: Path, result: dict[str, Any]) -> None:
         f"solved, version {result['version']}"
     )
     print_note(format_timings(result["seconds"]))
+
+
+def _print_drift(drift: Drift) -> None:
+    """Print how far an updated model is from a new fit, and what the fit would learn."""
+    print_line(
+        f"A new fit would list {drift.overlap:.1%} of the same items (top {drift.k} of "
+        f"{drift.users:,} users)."
+    )
+    if drift.has_drifted:
+        print_line("It would learn otherwise (+ today, - before):")
+        for line in drift.learned_today:
+            print_line(f"+ {line}")
+        for line in drift.learned_before:
+            print_line(f"- {line}")
 
 
 @command(Panel.MODELS, "talerec verify shop.tale")

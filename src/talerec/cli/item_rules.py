@@ -11,6 +11,7 @@ from talerec.cli.options import (
     HideSeen,
     K,
     RequestContext,
+    Titles,
     option,
     parse_boosts,
     parse_context,
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Options of a list: its length, and the request's context."""
+    """Options of a list: its length, titles in files, and the request's context."""
 
     k: K = 10
+    titles: Titles = False
     context: RequestContext = field(default_factory=list)
 
 

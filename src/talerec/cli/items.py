@@ -212,12 +212,14 @@ def output_lists(
     path: Path | None,
     *,
     json: bool,
+    titles: bool = False,
 ) -> None:
     """Write the recommendation lists of users to `path`, or print them as JSON if it is None.
 
     `users` are positions among the log's users; `log` has their histories; `options` has k and the
-    filters. With a path, `json` says whether the counts are printed as JSON. Lists are computed and
-    written in groups of users: memory does not grow with their number.
+    filters. With a path, `json` says whether the counts are printed as JSON, and `titles` whether
+    the file has a column with the titles of items. Lists are computed and written in groups of
+    users: memory does not grow with their number.
     """
     from talerec.models.core import iterate_lists, write_lists
 
@@ -226,6 +228,9 @@ def output_lists(
         print_json_list(_lists_json(model, lists, iter(log.users.ids.gather(users).to_list())))
         return
     start = perf_counter()
+    if titles:
+        model.add_titles(pl.DataFrame({columns.ITEM: []}))  # TalerecError before any list
+        lists = map(model.add_titles, lists)
     written = write_lists(path, lists, len(users))
     seconds = perf_counter() - start
     if json:

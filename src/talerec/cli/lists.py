@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from talerec.cli.app import Context, Panel, command, explicit_options
 from talerec.cli.groups import EngineOptions, LogSource
 from talerec.cli.item_rules import ItemRules, PlaceRules
-from talerec.cli.options import Artifact, Json, K, out
+from talerec.cli.options import Artifact, Json, K, Titles, out
 from talerec.cli.recommend import check_lists_file
 from talerec.cli.refit_options import (
     fit_options,
@@ -44,6 +44,7 @@ def lists(
     k: K = 10,
     rules: ItemRules,
     places: PlaceRules,
+    titles: Titles = False,
     json: Json = False,
 ) -> None:
     """Recommend to every user of a log, which need not be the model's training log.
@@ -59,6 +60,8 @@ def lists(
     engine.check()
     if engine.is_spark and places.slot:
         raise TalerecError("--slot needs --engine local")
+    if engine.is_spark and titles:
+        raise TalerecError("--titles needs --engine local")
     if source.core is not None:
         raise TalerecError("--core is for fit; the model has fixed items")
     if not engine.is_spark:
@@ -67,7 +70,7 @@ def lists(
         if engine.is_spark:
             _write_lists_on_spark(model, source, explicit, engine, path, options, json)
         else:
-            _write_lists(model, source, explicit, Path(path), options, json)
+            _write_lists(model, source, explicit, Path(path), options, json, titles)
 
 
 def _write_lists(
@@ -77,11 +80,13 @@ def _write_lists(
     path: Path,
     options: RecommendOptions,
     json: bool,
+    titles: bool,
 ) -> None:
     """Write the recommendation lists of all users of a log to `path`, and print the counts.
 
     The log is read with the options that the fit of the saved model `artifact` used; `explicit`
-    names the options that the command line sets instead. With `json`, the counts are JSON.
+    names the options that the command line sets instead. With `json`, the counts are JSON, and with
+    `titles` the file has a column of titles.
     """
     import numpy as np
 
@@ -96,7 +101,7 @@ def _write_lists(
     with naming_options(saved):
         rows = read_rows(model, restore_options(source, saved))
     log = order_ties(encode_log(model, rows), training["ties"])
-    output_lists(model, log, np.arange(len(log.users)), options, path, json=json)
+    output_lists(model, log, np.arange(len(log.users)), options, path, json=json, titles=titles)
 
 
 def _write_lists_on_spark(

@@ -205,6 +205,9 @@ _TIES = "Order of a user's rows with equal times"
 Artifact = Annotated[Path, argument("MODEL", "A saved model, NAME.tale.")]
 HideSeen = Annotated[bool, flag("--hide-seen", "Leave out the items of the history.")]
 Json = Annotated[bool, flag("--json", "Print one JSON value and nothing else.")]
+Titles = Annotated[
+    bool, flag("--titles", "Add a column of titles, from the item table, to the file of --out.")
+]
 K = Annotated[int, option("--k", "K", "Number of items.", alias="-k")]
 AsOf = Annotated[
     str | None,

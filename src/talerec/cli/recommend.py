@@ -71,6 +71,8 @@ def recommend(
     options = rules.build(shape.k, places, shape.context)
     if path is not None:
         _check_users_output(path, model, users)
+    elif shape.titles:
+        raise TalerecError("--titles needs --out; printed lists have titles")
     headings: dict[Any, str]
     with reporting(json):
         loaded = load(model)
@@ -83,7 +85,8 @@ def recommend(
             log = _saved_log(loaded, model)
             selected = _find_users(log, users, options.unknown)
             if path is not None or (json and len(selected) > MANY_USERS):
-                output_lists(loaded, log, selected, options, path, json=json)
+                shown = {"json": json, "titles": shape.titles}
+                output_lists(loaded, log, selected, options, path, **shown)
                 return
             user_ids = log.users.ids.gather(selected).to_list()
             frame = loaded.recommend(user_ids, **vars(options))

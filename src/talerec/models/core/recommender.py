@@ -32,6 +32,29 @@ class Recommender(Scorer):
         """External item ids in position order."""
         return self.fitted.items.ids
 
+    def add_titles(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame with an item_id column, with the items' titles in a column after it.
+
+        Titles are those of the item table, null for items without one; TalerecError if the model
+        has no table with titles.
+
+        Examples
+        --------
+        >>> import talerec as tr
+        >>> log = tr.synthetic_log(users=50, items=20)
+        >>> table = log.items.ids.rename("item_id").to_frame()
+        >>> table = table.with_columns(title="Item " + table["item_id"].cast(str))
+        >>> model = tr.Markov().fit(log.with_items(table))
+        >>> model.add_titles(model.recommend(log.users.ids[:1], k=3)).columns
+        ['user_id', 'item_id', 'title', 'score', 'rank']
+        """
+        name, table = columns.TITLES[0], self.fitted.info
+        if table is None or name not in table.columns:
+            raise TalerecError("the model has no item table (`items`) with titles", "items")
+        positions = self.fitted.items.positions(frame[columns.ITEM].to_list(), "item", "skip")
+        titles = table[name].gather(pl.Series(positions).replace(-1, None)).alias(name)
+        return frame.insert_column(frame.columns.index(columns.ITEM) + 1, titles)
+
     def recommend(
         self, users: Ids, k: int = 10, *,
         hide_seen: bool = False, allow: Ids | None = None, deny: Ids | None = None,

@@ -11,14 +11,14 @@ import pytest
 
 import talerec as tr
 from talerec.artifact import Bundle, read_artifact, write_artifact
-from talerec.data import Histories
+from talerec.data import UNTIMED, Histories
 from talerec.errors import ArtifactError, TalerecError
 from talerec.models.core import rank_top
 
 pytest.importorskip("sklearn", reason="the extra content is not installed")
 
 from talerec.models.tempo import content_learning
-from talerec.models.tempo.content import ContentWeights, classify_items
+from talerec.models.tempo.content import ContentWeights, ItemScores, classify_items, measure_taste
 from talerec.models.tempo.content_learning import cross_fitted_z, learn_content_weights
 
 WEIGHTS = ContentWeights((0.03, 0.02, 0.01), 4.0, 90.0)
@@ -95,11 +95,49 @@ def test_scores_are_those_of_the_formula(log: tr.Log, taken: None, days: float) 
     for i, text in enumerate(dates):
         age = now / 86_400 - np.datetime64(text, "D").astype(int) if text else -1
         fresh[i] = np.exp(-age / 90) if age >= 0 else 0.0
+    newness = [[] for _ in range(60)]
+    for user, item, time in zip(log.user_codes(), log.item, log.time / 86_400e6, strict=True):
+        if (text := log.info["since"][int(item)]) is not None:
+            age = time - np.datetime64(text, "D").astype(int)
+            newness[user].append(np.exp(-age / 90) if age >= 0 else 0.0)
+    mean = np.mean(np.concatenate(newness))
+    taste = np.array([[(15 + sum(each) / mean) / (15 + len(each))] for each in newness])
+    assert taste.min() < 0.9
+    assert taste.max() > 1.1
     counts = np.bincount(log.item, minlength=30)
     factor = np.array([0.03 if n == 0 else 0.02 if n < 5 else 0.01 for n in counts])
     assert {0.03, 0.02, 0.01} == set(factor.tolist())
     assert ((fresh > 0) & (counts == 0)).any() or days == 1
-    np.testing.assert_allclose(scores, base + factor * (z + 4 * fresh), rtol=1e-4, atol=2e-6)
+    np.testing.assert_allclose(
+        scores, base + factor * (z + 4 * taste * fresh), rtol=1e-4, atol=2e-6
+    )
+
+
+def test_taste_for_new_items_comes_from_the_newest_rows_with_times_and_dates() -> None:
+    days = np.array([0.0, 100.0, np.nan])
+    day = 86_400_000_000
+    item = np.array([0, 1, 2, -1, 1, *[0] * 40, 1], np.int32)
+    time = np.array([10, 100, 100, 100, 90, *range(200, 240), 110]) * day
+    time[4] = UNTIMED - 5  # a row without a time
+    start, stop = np.array([0, 0, 2, 5, 46]), np.array([2, 5, 4, 45, 46])
+    asked = Histories(start, stop, item, time, None)
+    mean = 0.25
+    first = (15 + (np.exp(-1) + 1) / mean) / 17  # ages 10 and 0 days
+    old = (15 + np.exp(-np.arange(210, 240) / 10).sum() / mean) / 45
+    expected = [first, first, 1.0, old, 1.0]
+    np.testing.assert_allclose(measure_taste(asked, days, 10.0, mean), expected, rtol=1e-12)
+    early = Histories(np.array([0]), np.array([1]), item[1:2], np.array([99 * day]), None)
+    assert measure_taste(early, days, 10.0, mean)[0] == 15 / 16  # before its date: not new
+    assert measure_taste(asked, days, 10.0, 0.0).tolist() == [1.0] * 5
+
+
+def test_a_model_saved_without_taste_answers_as_it_did(log: tr.Log, taken: None) -> None:
+    scores = tr.Tempo().fit(log)._content
+    assert 0 < scores.newness < 1
+    arrays = scores.to_arrays()
+    del arrays["content_newness"]
+    older = ItemScores.restore(arrays, scores.encoder.types)
+    assert older.newness == 0
 
 
 def test_requests_up_to_the_end_of_the_log_are_tempos(log: tr.Log, taken: None) -> None:
@@ -193,6 +231,7 @@ def test_an_update_equals_a_fit_by_content(log: tr.Log, taken: None) -> None:
     after = model._content
     assert after.log_end == log.time.max()
     assert after.weights == before.weights
+    assert before.newness != after.newness > 0
     counts = model.fitted.log.counts()
     np.testing.assert_array_equal(after.classes, classify_items(counts))
     ids = model.item_ids.to_list()

@@ -2,11 +2,13 @@
 
 To the score of item i, of class c by its training rows (none, few, many), tempo adds
 
-    weight_c * (z_i + freshness * exp(-age_i / lifetime))
+    weight_c * (z_i + freshness * taste * exp(-age_i / lifetime))
 
 with z_i the score of `Content` for the history, less its mean over all items and in its standard
 deviations, and age_i the days from the item's date, a column of the item table, to the request;
-before its date, the second term is 0. It does so for requests after the end of the training rows.
+before its date, the second term is 0. taste says how new the items of the history were when the
+user took them, relative to all rows of the log. Scores change for requests after the end of the
+training rows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from talerec.data import DATE, DAY, UNTIMED, Histories, ItemColumn, parse_dates
+from talerec.data import DATE, DAY, UNTIMED, Histories, ItemColumn, Log, list_rows, parse_dates
 from talerec.models.content import Content, ItemEncoder, encode_queries
 from talerec.models.core import require
 from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX
@@ -30,6 +32,8 @@ _NO_DATE = 1e18  # days, in saved models
 _RECENCY = Content().recency  # decay length of history weights, in rows
 _MAX_BUCKETS = 400  # of dates after the end of the training rows
 _MAX_AGE = 30.0  # lifetimes after which an item is no longer fresh
+_TASTE_ROWS = 30  # newest rows of a history that show whether its user takes new items
+_TASTE_PRIOR = 15.0  # rows as new as all others that are added to them
 
 
 class ContentWeights(NamedTuple):
@@ -63,6 +67,8 @@ class ItemScores:
         How content counts.
     log_end : int
         The time of the last training row, in microseconds since 1970.
+    newness : float
+        The mean of `measure_newness` over the training rows; 0 for none.
     """
 
     encoder: ItemEncoder
@@ -72,6 +78,7 @@ class ItemScores:
     days: Array
     weights: ContentWeights
     log_end: int
+    newness: float
 
     @classmethod
     def build(cls, model: Content, counts: Array, weights: ContentWeights) -> ItemScores:
@@ -82,10 +89,12 @@ class ItemScores:
         """
         fitted = model.fitted
         assert fitted.info is not None
-        arrays = fitted.weights.query_arrays
+        assert fitted.log is not None
+        arrays, days = fitted.weights.query_arrays, read_days(fitted.info, model.encoder.types)
         return cls(
-            model.encoder, arrays["bilinear"], fitted.weights.matrix, classify_items(counts),
-            read_days(fitted.info, model.encoder.types), weights, int(fitted.training["last_time"]),
+            model.encoder, arrays["bilinear"], fitted.weights.matrix, classify_items(counts), days,
+            weights, int(fitted.training["last_time"]),
+            mean_newness(fitted.log, days, weights.lifetime),
         )  # fmt: skip
 
     @classmethod
@@ -106,7 +115,7 @@ class ItemScores:
         return cls(
             ItemEncoder.restore(types, stored), stored["bilinear"], stored["features"],
             stored["classes"], days, ContentWeights((new, few, many), freshness, lifetime),
-            int(stored["log_end"][0]),
+            int(stored["log_end"][0]), float(stored.get("newness", np.zeros(1))[0]),
         )  # fmt: skip
 
     def to_arrays(self) -> dict[str, Array]:
@@ -120,6 +129,7 @@ class ItemScores:
             "days": np.nan_to_num(self.days, nan=_NO_DATE),
             "weights": np.array([*by_class, freshness, lifetime]),
             "log_end": np.array([self.log_end]),
+            "newness": np.array([self.newness]),
         }
         return {CONTENT_PREFIX + name: array for name, array in arrays.items()}
 
@@ -132,6 +142,7 @@ class ItemScores:
         require(np.isin(self.classes, (0, 1, 2)).all(), "content_classes are not 0, 1 or 2")
         require(self.days.shape == (n_items,), "content_days has another length")
         require(self.weights.lifetime > 0, "content_weights has a lifetime that is not above 0")
+        require(0 <= self.newness <= 1, "content_newness is not between 0 and 1")
 
     def with_rows(self, table: pl.DataFrame, positions: Array, n_items: int) -> ItemScores:
         """Return the scores with new or replaced rows of the item table.
@@ -242,6 +253,7 @@ class ItemScores:
         first = weights.first_source(CONTENT_BLOCK)
         content = _repeat_ranges(first, has_code * codes.shape[1])
         decay = np.exp(-(days - self.reference) / self.weights.lifetime)
+        decay *= measure_taste(histories, self.days, self.weights.lifetime, self.newness)
         fresh = _repeat_ranges(first + codes.shape[1], n_buckets)
         return join_queries(
             [
@@ -250,6 +262,44 @@ class ItemScores:
                 Query(fresh.ptr, fresh.source, np.repeat(decay, n_buckets)),
             ]
         )
+
+
+def measure_newness(time: Array, item: Array, days: Array, lifetime: float) -> Array:
+    """Return how new the item of each row was: exp(-age / lifetime), 0 before its date.
+
+    time: of the rows, in microseconds. item: positions of their items, -1 for an unknown one. days:
+    the date of each item. NaN for a row without a time, and for an item without a date.
+    """
+    age = time / DAY - days[np.maximum(item, 0)]
+    newness = np.where(age >= 0, np.exp(-np.maximum(age, 0) / lifetime), 0.0)
+    has_age = ~np.isnan(age) & (item >= 0) & (time > UNTIMED)
+    measured: Array = np.where(has_age, newness, np.nan)
+    return measured
+
+
+def mean_newness(log: Log, days: Array, lifetime: float) -> float:
+    """Return the mean of `measure_newness` over the rows of a log; 0 for none."""
+    newness = measure_newness(log.time, log.item, days, lifetime)
+    measured = newness[~np.isnan(newness)]
+    return float(measured.mean()) if len(measured) else 0.0
+
+
+def measure_taste(histories: Histories, days: Array, lifetime: float, mean: float) -> Array:
+    """Return how new the items of each history were, relative to the rows of a log.
+
+    days: the date of each item. mean: `mean_newness` of the log. The newest 30 rows count, together
+    with 15 rows as new as the mean; a history without times or dates has 1.
+    """
+    if mean <= 0:
+        return np.ones(len(histories))
+    begin = np.maximum(histories.start, histories.stop - _TASTE_ROWS)
+    number, row = list_rows(begin, histories.stop)
+    newness = measure_newness(histories.time[row], histories.item[row], days, lifetime)
+    is_measured = ~np.isnan(newness)
+    sums = np.bincount(number[is_measured], newness[is_measured], len(histories))
+    n_rows = np.bincount(number[is_measured], minlength=len(histories))
+    taste: Array = (_TASTE_PRIOR + sums / mean) / (_TASTE_PRIOR + n_rows)
+    return taste
 
 
 def _repeat_ranges(first: int, sizes: Array) -> Query:

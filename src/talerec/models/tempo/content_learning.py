@@ -16,7 +16,7 @@ from talerec.data import DAY, Histories, Log
 from talerec.errors import UndescribedItemsError
 from talerec.models.content import Content
 from talerec.models.core import HoldoutQueries, Model, TimeCut
-from talerec.models.tempo.content import ContentWeights, ItemScores
+from talerec.models.tempo.content import ContentWeights, ItemScores, mean_newness, measure_taste
 from talerec.ranking import Query, Weights
 from talerec.runtime import Array, run_chunks, sized_chunks, sparse
 
@@ -187,13 +187,24 @@ def _ask_round(fit_tempo: Callable[[Log], Model], log: Log, cutoff: int) -> _Rou
     tempo = fit_tempo(cut.before)
     unscaled = ContentWeights((1.0, 1.0, 1.0), 0.0, 1.0)
     scores = ItemScores.build(content, counts, unscaled)
-    return _compare(tempo, scores, queries, cutoff)
+    tastes = {
+        lifetime: measure_taste(
+            queries.histories, scores.days, lifetime,
+            mean_newness(cut.before, scores.days, lifetime),
+        )
+        for lifetime in {lifetime for _, lifetime in _FRESHNESS}
+    }  # fmt: skip
+    return _compare(tempo, scores, queries, tastes, cutoff)
 
 
-def _compare(tempo: Model, scores: ItemScores, queries: HoldoutQueries, cutoff: int) -> _Round:
+def _compare(
+    tempo: Model, scores: ItemScores, queries: HoldoutQueries, tastes: dict[float, Array],
+    cutoff: int,
+) -> _Round:  # fmt: skip
     """Return the gains of queries after a cutoff under all settings.
 
-    scores: of the items by content, with any weights.
+    scores: of the items by content, with any weights. tastes: how much freshness counts in each
+    query, by lifetime.
     """
     weights, histories, now = tempo.fitted.weights, queries.histories, queries.histories.now
     assert now is not None
@@ -212,26 +223,31 @@ def _compare(tempo: Model, scores: ItemScores, queries: HoldoutQueries, cutoff: 
             if target not in hidden:
                 base[q - a, hidden] = _HIDDEN
             age = now[q] / DAY - scores.days
-            gains[q] = _rank_settings(base[q - a], z[q - a], age, scores.classes, target, settings)
+            taste = {lifetime: float(each[q]) for lifetime, each in tastes.items()}
+            gains[q] = _rank_settings(
+                base[q - a], z[q - a], age, taste, scores.classes, target, settings
+            )
 
     run_chunks("content", work, sized_chunks(len(queries), _CHUNK))
     return _Round(gains, queries.user, level, int(np.median(now)) - cutoff)
 
 
 def _rank_settings(
-    base: Array, z: Array, age: Array, classes: Array, target: int, settings: list[ContentWeights]
-) -> Array:
+    base: Array, z: Array, age: Array, taste: dict[float, float], classes: Array, target: int,
+    settings: list[ContentWeights],
+) -> Array:  # fmt: skip
     """Return the NDCG@10 of one query's target: by tempo alone, then under each setting.
 
     base: scores of tempo, 0 for none. z: scores by content. age: of each item, in days; NaN for
-    none. Items of a class without weight need a score of tempo.
+    none. taste: how much freshness counts, by lifetime. Items of a class without weight need a
+    score of tempo.
     """
     gains = np.zeros(1 + len(settings))
     if base[target] > 0:
         gains[0] = _gain(int((base >= base[target]).sum()))
     known_age = np.where(age >= 0, age, np.inf)
     boosts = {
-        (freshness, lifetime): z + freshness * np.exp(-known_age / lifetime)
+        (freshness, lifetime): z + freshness * taste[lifetime] * np.exp(-known_age / lifetime)
         for _, freshness, lifetime in settings
     }
     items = _find_rivals(base, list(boosts.values()), classes, target)

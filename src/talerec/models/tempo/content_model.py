@@ -116,13 +116,13 @@ class ContentTakingModel(PlanCachingModel):
         scores = self._content
         if scores is None or log.info is None:
             return weights
-        from talerec.models.tempo.content import classify_items, read_days
+        from talerec.models.tempo.content import classify_items, mean_newness, read_days
 
-        encoder = scores.encoder
+        encoder, days = scores.encoder, read_days(log.info, scores.encoder.types)
         updated = replace(
-            scores, features=np.ascontiguousarray(encoder.encode(log.info).T),
-            days=read_days(log.info, encoder.types), classes=classify_items(log.counts()),
-            log_end=int(log.time.max()),
+            scores, features=np.ascontiguousarray(encoder.encode(log.info).T), days=days,
+            classes=classify_items(log.counts()), log_end=int(log.time.max()),
+            newness=mean_newness(log, days, scores.weights.lifetime),
         )  # fmt: skip
         return _add_content(weights, updated)
 

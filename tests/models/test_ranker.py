@@ -407,6 +407,8 @@ def test_two_parts_of_one_model_have_names_of_their_own(log):
         [(1, 1, START)],  # one user, one item, one instant
         [(1, i, START + i) for i in range(30)],  # one user
         [(u, 1, START + u) for u in range(300)],  # one item
+        [(n // 3, 1, START + n) for n in range(900)],  # one item, and queries for it
+        [(n // 3, n % 2, START + n) for n in range(700)],  # too few candidates for two leaves
         [(u, i, START) for u in range(300) for i in range(3)],  # one instant
     ],
 )

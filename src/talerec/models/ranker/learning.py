@@ -71,12 +71,12 @@ class Learned(NamedTuple):
 def learn_order(examples: Sequence[Examples], names: list[str], seed: int) -> Learned | None:
     """Return an order learned from sets of examples together, with a verdict on each set.
 
-    names: of the features. None if there are too few queries or users. Users are divided into five
-    folds. Up to 6,000 queries, each fold in turn is the guard: it is ordered by what was learned
-    from all others, with the shape and the number of trees that are best on the others, each
-    ordered without itself. Beyond, one fold is the guard, one chooses, and three are learned from.
-    Users of the guard compare the order with the best part (a verdict). The order that is returned
-    is learned from all users.
+    names: of the features. None if there are too few queries or users, or if no feature can tell
+    candidates apart (a log of one item). Users are divided into five folds. Up to 6,000 queries,
+    each fold in turn is the guard: it is ordered by what was learned from all others, with the
+    shape and the number of trees that are best on the others, each ordered without itself. Beyond,
+    one fold is the guard, one chooses, and three are learned from. Users of the guard compare the
+    order with the best part (a verdict). The order that is returned is learned from all users.
     """
     data = _Data.of(examples)
     n_queries = len(data.sizes)
@@ -87,6 +87,8 @@ def learn_order(examples: Sequence[Examples], names: list[str], seed: int) -> Le
     splits, guards = _divide(query_fold)
     shapes = _shapes_for(n_queries)
     bins = data.to_bins(names, _params(shapes[0].n_leaves))
+    if not any(bins.feature_num_bin(f) for f in range(data.n_features)):
+        return None  # no feature divides the rows into two leaves: LightGBM refuses to learn
     runs = [_grow(data, bins, splits, shape) for shape in shapes]
     scores = [np.full(len(each.rows), np.nan) for each in examples]
     for guard in guards:

@@ -1,9 +1,9 @@
 """Do intervals cover, and do tests of equal models reject one in twenty?
 
-    python benchmarks/coverage.py means         # coverage of the intervals of metrics
-    python benchmarks/coverage.py differences   # coverage of the intervals of differences
-    python benchmarks/coverage.py null          # how often `compare` finds equal models different
-    python benchmarks/coverage.py widths A.parquet ...   # results of `evaluate -o`
+    python benchmarks/interval_coverage.py means         # coverage of the intervals of metrics
+    python benchmarks/interval_coverage.py differences   # coverage of the intervals of differences
+    python benchmarks/interval_coverage.py null   # how often `compare` finds equal models different
+    python benchmarks/interval_coverage.py widths A.parquet ...   # results of `evaluate -o`
 
 The coverage of the hit rate with one case per user is exact; all else is drawn, with a seed.
 `widths` compares the intervals of saved results with those that count every case as a user.

@@ -1,7 +1,8 @@
 """What content adds to tempo and to the ranker, paired, with the user as the unit.
 
+    python benchmarks/content_tempo.py DATA --on test -o FOLDER     # the table of docs/content.md
     python benchmarks/content_tempo.py DATA [--logs ifdb-games,dunnhumby-sample] [-o FOLDER]
-        [--models "tempo,ranker(parts=tempo,slist,content)"] [--on validation] [--shares 0.5,0.8]
+        [--models "tempo:ids;tempo;ranker:ids;ranker"] [--shares 0.5,0.8]
 
 Logs are split at the times before which 50, 60, 70 and 80 % of their rows lie; no core, seen items
 hidden, all items of log and table ranked, cases of all splits pooled. Each model is compared with
@@ -115,9 +116,9 @@ def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="folder with the logs")
-    parser.add_argument("--logs", default="ifdb-games,dunnhumby-sample,ml-1m,ml-100k")
+    parser.add_argument("--logs", default="ifdb-games,dunnhumby-sample,ml-100k,ml-1m")
     parser.add_argument(
-        "--models", default="tempo;ranker:ids;ranker;content", help="separated by semicolons"
+        "--models", default="tempo(content=off);tempo;content", help="separated by semicolons"
     )
     parser.add_argument("--on", default="validation", choices=["test", "validation"])
     parser.add_argument("--shares", default=SHARES)

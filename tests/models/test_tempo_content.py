@@ -245,6 +245,29 @@ def test_an_update_equals_a_fit_by_content(log: tr.Log, taken: None) -> None:
     assert np.isfinite(difference[:, after.classes == 0]).all()
 
 
+def test_an_update_with_columns_of_other_types_is_refused_and_changes_nothing(
+    log: tr.Log, taken: None
+) -> None:
+    vectors = pl.Series([[1.0, float(i)] for i in range(30)])
+    table = log.with_catalogue().info.with_columns(price=pl.Series(np.arange(30.0)), vec=vectors)
+    old = replace(log, info=None, catalogue=None).with_items(table)
+    old = old.keep(old.time < np.quantile(old.time, 0.8)).compact()
+    model = tr.Tempo(learn="off", same_time="joint").fit(old)
+    rows = model.fitted.log.rows
+    new = replace(log, info=None, catalogue=None)
+    for column, message in (
+        (pl.lit("cheap").alias("price"), "'price' .* 'cheap' in place of a number, .* item 0"),
+        (pl.lit("1, 2").alias("vec"), "'vec' of the item table has no lists, but String"),
+        (pl.Series("vec", [[1.0, 2.0, 3.0]] * 30), "two widths: 2, and 3"),
+        (pl.Series("price", [[1.0]] * 30), "'price' .* no numbers|does not fit the old one"),
+    ):
+        with pytest.raises(TalerecError, match=message):
+            tr.update(model, new, items=table.with_columns(column))
+        assert model.fitted.log.rows == rows
+    priced = table.with_columns(price=pl.lit("2.50"), vec=pl.lit(None, pl.List(pl.Float64)))
+    assert tr.update(model, new, items=priced).rows > 0
+
+
 def test_new_items_are_gained_where_users_take_new_items_by_content() -> None:
     """Every 50 days a color comes out; users who had its word take it, and nobody else."""
     draw = np.random.default_rng(1)

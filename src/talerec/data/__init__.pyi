@@ -57,6 +57,7 @@ from talerec.data.items import column_categories as column_categories
 from talerec.data.items import describe_items as describe_items
 from talerec.data.items import detect_columns as detect_columns
 from talerec.data.items import parse_dates as parse_dates
+from talerec.data.items import read_numbers as read_numbers
 from talerec.data.log import Log as Log
 from talerec.data.log import as_log as as_log
 from talerec.data.preprocessing import MergedLog as MergedLog

@@ -235,8 +235,37 @@ def blank_to_null(column: pl.Series) -> pl.Series:
     return column
 
 
+def read_numbers(column: pl.Series, ids: pl.Series) -> pl.Series:
+    """Return a column of numbers as float64, with null for blank text, NaN and infinity.
+
+    ids: the items of the rows. InvalidLogError, with the item, for a value that is not a number.
+    """
+    values = blank_to_null(column)
+    try:
+        floats = values.cast(pl.Float64, strict=False)
+    except pl.exceptions.PolarsError:
+        raise InvalidLogError(
+            f"column {column.name!r} of the item table has no numbers, but {column.dtype}"
+        ) from None
+    for row in (floats.is_null() & values.is_not_null()).arg_true()[:1]:
+        raise InvalidLogError(
+            f"column {column.name!r} of the item table has {values[int(row)]!r} in place of a "
+            f"number, in the row of item {ids[int(row)]!r}"
+        )
+    return blank_to_null(floats)
+
+
 def as_lists(column: pl.Series) -> pl.Series:
-    """Return a column of lists or arrays as lists, with null in place of empty ones."""
+    """Return a column of lists or arrays as lists, with null in place of empty ones.
+
+    InvalidLogError if it has other values.
+    """
+    if column.dtype == pl.Null:
+        column = column.cast(pl.List(pl.Float64))
+    if not isinstance(column.dtype, pl.List | pl.Array):
+        raise InvalidLogError(
+            f"column {column.name!r} of the item table has no lists, but {column.dtype}"
+        )
     lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
     return blank_to_null(lists).alias(column.name)
 

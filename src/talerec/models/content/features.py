@@ -14,9 +14,9 @@ from talerec.data import (
     VECTOR,
     ItemColumn,
     as_lists,
-    blank_to_null,
     check_vectors,
     parse_dates,
+    read_numbers,
 )
 from talerec.models.content.words import N_BUCKETS, hash_rows
 from talerec.runtime import Array, sized_chunks, sparse
@@ -221,7 +221,7 @@ def _read_numbers(table: pl.DataFrame, types: list[ItemColumn]) -> Array:
     columns = []
     for column in types:
         if column.kind == NUMBER:
-            columns.append(blank_to_null(table[column.name].cast(pl.Float64)))
+            columns.append(read_numbers(table[column.name], table[table.columns[0]]))
         elif column.kind == DATE:
             columns.append(parse_dates(table[column.name]).cast(pl.Int32).cast(pl.Float64))
     if not columns:

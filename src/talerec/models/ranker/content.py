@@ -18,8 +18,8 @@ from talerec.data import (
     UNTIMED,
     ItemColumn,
     Log,
-    blank_to_null,
     parse_dates,
+    read_numbers,
 )
 from talerec.features import NO_DATE, ContentColumns, ItemContent
 from talerec.models.content import Content, category_keys, is_described, row_categories
@@ -79,7 +79,7 @@ class ItemTable(NamedTuple):
         amounts = [each.name for each in types if each.kind == NUMBER][:_MAX_NUMBERS]
         date = next((each.name for each in types if each.kind == DATE), None)
         indptr, codes = _encode_categories(info, tags)
-        columns = [blank_to_null(info[name].cast(pl.Float64)) for name in amounts]
+        columns = [read_numbers(info[name], info[info.columns[0]]) for name in amounts]
         values = np.array([column.fill_null(np.nan).to_numpy() for column in columns])
         content = ItemContent(
             np.zeros((len(info), 0), np.float32), indptr, codes,

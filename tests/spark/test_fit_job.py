@@ -193,7 +193,10 @@ def test_times_are_read_as_on_one_machine(session, tmp_path):
 def test_what_spark_does_not_fit_is_refused_by_name(session, tmp_path):
     source, out = write(skewed(300), tmp_path / "log"), tmp_path / "m.tale"
     for model, message in (
-        (tr.EASE(), "Spark does not fit ease; it fits tempo, tale, slit, slist and blends of them"),
+        (
+            tr.EASE(),
+            "Spark does not fit ease; it fits content, tempo, tale, slit, slist and blends",
+        ),
         (tr.SWalk(), "Spark does not fit swalk"),
         (tr.Popular(), "Spark does not fit popular"),
         (tr.Tempo(solver="exact"), "solver is exact; on Spark it takes auto or local"),

@@ -38,6 +38,7 @@ from talerec.evaluation import (
     merge_user_sums,
     write_result,
 )
+from talerec.models.content import Content
 from talerec.models.core import Model
 from talerec.models.counting import Trending
 from talerec.runtime import check_writable, sum_seconds
@@ -123,16 +124,15 @@ def evaluate(
 
 
 def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
-    """Raise TalerecError if Spark cannot fit the model, or does not know the kind of split.
-
-    on: "test" or "validation", which rows are evaluated.
-    """
+    """Raise TalerecError unless Spark evaluates the model on this part (`on`) of the split."""
     if plan.kind == "leave-one-out":
         raise TalerecError(
             f"Spark does not split by {plan.text}; it takes splits by time: "
             "at:TIME, last:10%, rolling:TIME,DAYS or every:TIME"
         )
     plan.check(on)
+    if isinstance(model, Content):
+        raise TalerecError("Spark does not evaluate content; it fits it, and makes its lists")
     check_fit(model)
 
 

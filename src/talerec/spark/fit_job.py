@@ -15,15 +15,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from talerec.artifact import check_target
-from talerec.data import Log, Vocabulary
+from talerec.data import Vocabulary
 from talerec.errors import TalerecError
 from talerec.models import load
 from talerec.models.blend import Blend, learn_part_weights, stack_parts
+from talerec.models.content import Content
 from talerec.models.core import Fitted, Model
 from talerec.models.linear import RidgeModel
 from talerec.models.tempo import Tempo
 from talerec.ranking import Weights
 from talerec.runtime import Array, sum_seconds
+from talerec.spark.content import ContentFit, empty_log
 from talerec.spark.gram import build_model_terms
 from talerec.spark.log_columns import NAMES, Columns
 from talerec.spark.log_stats import (
@@ -73,7 +75,7 @@ def fit(
     Parameters
     ----------
     model : Model
-        A `Tempo`, `TALE`, `SLIT` or `SLIST` with solver `auto` or `local`, or a `Blend` of these.
+        `Content`, or a `Tempo`, `TALE`, `SLIT`, `SLIST` or `Blend` with solver `auto` or `local`.
     source, names : DataFrame, str or Path; Columns
         The log as a DataFrame or as the address of Parquet files, and the names of its columns.
     output, weights : str or Path
@@ -105,7 +107,7 @@ def fit(
     histories = check_histories_output(session, histories, source, names.has_weights)
     with open_run(session, work or Path(output).parent) as run:
         stats = read_stats(run, source, LogOptions(names, ties, core, drop_duplicates))
-        options = FitOptions(ties, limits, table, histories)
+        options = FitOptions(ties, limits, table, histories, items)
         model.set_fitted(_add_items(fit_rows(run, stats, model, options), items))
         model.save(output, histories=histories is True)
     model.set_fitted(load(output).fitted)
@@ -128,6 +130,7 @@ class FitOptions(NamedTuple):
     limits: TaskLimits  # how much a Spark task takes on: rows, pairs of items, bytes
     table: str  # the address of the table of weights
     histories: bool | str = False  # save users' rows with the model, or at this address
+    items: pl.DataFrame | None = None  # the item table, for models that learn from it
 
 
 def fit_rows(run: ClusterRun, stats: LogStats, model: Model, options: FitOptions) -> Fitted:
@@ -139,6 +142,8 @@ def fit_rows(run: ClusterRun, stats: LogStats, model: Model, options: FitOptions
     """
     if isinstance(model, Blend):
         return _fit_blend(run, stats, model, options)
+    if isinstance(model, Content):
+        return _fit_content(run, stats, model, options)
     return _fit_model(run, stats, check_model(model), options)
 
 
@@ -159,6 +164,22 @@ def _fit_model(run: ClusterRun, stats: LogStats, model: RidgeModel, options: Fit
         weights, Vocabulary(stats.ids), None, merged, "local", run.clock.seconds, log.describe(),
         recent_weights,
     )  # fmt: skip
+    if isinstance(histories, str):
+        write_histories(run, log.rows, log.n_partitions, histories)
+    return fitted
+
+
+def _fit_content(run: ClusterRun, stats: LogStats, model: Content, options: FitOptions) -> Fitted:
+    """Return the fitted state of the model content, for all items of `options.items`.
+
+    run: the session and a shared folder; stats: the log's rows as a Spark table, with counts.
+    """
+    histories = options.histories
+    log = partition_rows(run, stats, model, options.ties, options.limits, every_row=True)
+    content = ContentFit.prepare(log, model, options.items)
+    weights, items, info = content.fit_weights(), content.catalogue.items, content.catalogue.info
+    merged = content.merge() if histories is True else None
+    fitted = Fitted(weights, items, info, merged, None, run.clock.seconds, content.describe())
     if isinstance(histories, str):
         write_histories(run, log.rows, log.n_partitions, histories)
     return fitted
@@ -186,13 +207,11 @@ def _fit_weights(log: ClusterLog, model: RidgeModel, table: WeightTable) -> Weig
 def _add_items(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
     """Return a fitted state with an item table (item_id and columns that describe the items).
 
-    Its rows are brought to the order of the model's items. Unchanged if `table` is None.
+    Its rows are brought to the order of the model's items. Unchanged if it has a table already.
     """
-    if table is None:
+    if table is None or fitted.info is not None:
         return fitted
-    none, no_users = np.empty(0, np.int64), Vocabulary(pl.Series([], dtype=pl.Int64))
-    log = Log(np.zeros(1, np.int64), none.astype(np.int32), none, no_users, fitted.items)
-    return replace(fitted, info=log.with_items(table).info)
+    return replace(fitted, info=empty_log(fitted.items).with_items(table).info)
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -213,6 +232,8 @@ def check_fit(model: Model) -> None:
 
     A blend adds the scores of several models, its parts.
     """
+    if isinstance(model, Content):
+        return
     if not isinstance(model, Blend):
         check_model(model)
         return
@@ -237,7 +258,7 @@ def check_model(model: Model) -> RidgeModel:
         isinstance(model, Tempo) or _uses_ridge_fit(model)
     ):
         raise TalerecError(
-            f"Spark does not fit {model.name}; it fits tempo, tale, slit, slist and blends of them"
+            f"Spark does not fit {model.name}; it fits content, tempo, tale, slit, slist and blends"
         )
     if model.solver not in ("auto", "local"):
         raise TalerecError(f"solver is {model.solver}; on Spark it takes auto or local")

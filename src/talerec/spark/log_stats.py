@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from talerec.data import Log, Vocabulary, are_equal
 from talerec.errors import TalerecError
+from talerec.models.content import Content
 from talerec.models.linear import RidgeModel
 from talerec.models.tempo import Tempo
 from talerec.runtime import Array
@@ -317,7 +318,7 @@ def _refuse_huge_user(sample: pl.DataFrame, step: int, max_rows: int) -> None:
 
 
 def partition_rows(
-    run: ClusterRun, stats: LogStats, model: RidgeModel, ties: str, limits: TaskLimits,
+    run: ClusterRun, stats: LogStats, model: RidgeModel | Content, ties: str, limits: TaskLimits,
     *, every_row: bool,
 ) -> ClusterLog:  # fmt: skip
     """Send all rows to the partitions of their users, save them, and plan the work on them.
@@ -327,8 +328,8 @@ def partition_rows(
     `max_history` latest, to save them; tempo uses all rows in any case. limits: what one task may
     hold. ties: "file" or "item", the order of a user's simultaneous rows.
     """
-    is_tempo = isinstance(model, Tempo)
-    every_row = every_row or is_tempo  # it uses all rows of a user
+    has_statistics = isinstance(model, Tempo | Content)
+    every_row = every_row or has_statistics  # they use all rows of a user
     max_history, task_rows = model.max_history, limits.rows
     count = max(run.n_cores, math.ceil(stats.n_rows / task_rows))
     users = partition_users(run, stats, count, task_rows if every_row else None)
@@ -346,9 +347,9 @@ def partition_rows(
     sent = map_rows(stats.events, lambda b: send_rows(b, users, options, task_rows), MESSAGES)
 
     def save(partition: int, batches: Batches) -> None:
-        """Save the rows sent to a partition of users, and for tempo also their statistics."""
+        """Save the rows sent to a partition of users, and for some models statistics."""
         log = save_partition(batches, partition, users, rows, n_popular)
-        if is_tempo:
+        if has_statistics:
             save_statistics(log, partition, rows)
 
     n_partitions = users.n_partitions

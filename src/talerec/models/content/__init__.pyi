@@ -3,6 +3,9 @@ from talerec.models.content.model import Content as Content
 from talerec.models.content.model import encode_queries as encode_queries
 from talerec.models.content.model import find_types as find_types
 from talerec.models.content.model import is_described as is_described
+from talerec.models.content.moments import Moments as Moments
+from talerec.models.content.moments import sum_item_moments as sum_item_moments
+from talerec.models.content.moments import sum_pair_moments as sum_pair_moments
 from talerec.models.content.new_items import extend_fitted as extend_fitted
 from talerec.models.content.new_items import place_rows as place_rows
 from talerec.models.content.words import category_keys as category_keys

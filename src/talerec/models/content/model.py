@@ -124,20 +124,35 @@ class Content(Model):
         with clock("gram"):
             encoder, features, moments = self.cached(LEARN, log, lambda: self._encode_and_sum(log))
         with clock("solve"):
-            bilinear = solve_bilinear(moments, self.reg, self.mu, self.reverse)
-            bilinear = add_similarity(bilinear, self.similarity)
+            return self.combine(encoder, features, moments), None
+
+    def combine(self, encoder: ItemEncoder, features: Array, moments: Moments) -> Weights:
+        """Return F' as weights (dimension x item), with A and the encoder's arrays for queries.
+
+        features: F, item x dimension. moments: sums over the log, from which A is solved.
+        """
+        bilinear = solve_bilinear(moments, self.reg, self.mu, self.reverse)
+        bilinear = add_similarity(bilinear, self.similarity)
         arrays = {"bilinear": bilinear, **encoder.arrays()}
-        return Weights(_feature_block(features), query_arrays=arrays), None
+        return Weights(_feature_block(features), query_arrays=arrays)
 
     def _encode_and_sum(self, log: Log) -> tuple[ItemEncoder, Array, Moments]:
         """Return the encoder of items with rows, the features of all items, and their moments.
 
-        Features are item x dimension, moments F'GF, F'KF and F'F. TalerecError if the log has no
-        item table, or the table describes no item with rows.
+        Features are item x dimension, moments F'GF, F'KF and F'F.
         """
-        types = find_types(log)
+        encoder, features = self.encode_items(log, _has_rows(log))
+        weighting = self.pair_weighting(median_interval(log))
+        return encoder, features, sum_moments(log, features, weighting)
+
+    def encode_items(self, log: Log, has_rows: Array) -> tuple[ItemEncoder, Array]:
+        """Return the encoder of items with rows, and the features of all items.
+
+        Features are item x dimension. log: gives the item table; has_rows: a flag per item.
+        TalerecError if the log has no item table, or it describes no item with rows.
+        """
+        types = find_types(log, has_rows)
         assert log.info is not None
-        has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
         counts = hash_rows(log.info, types)
         table = log.info.filter(pl.Series(has_rows))
         encoder = ItemEncoder.fit(table, types, self.dims, counts[np.flatnonzero(has_rows)])
@@ -148,11 +163,14 @@ class Content(Model):
                 " a word, category, number or vector in common with another item",
                 "items",
             )
-        weighting = TaleWeighting(
-            self.pace * median_interval(log), self.floor, self.window, self.trend, "both",
-            self.same_time, self.max_history,
+        return encoder, features
+
+    def pair_weighting(self, interval: float) -> TaleWeighting:
+        """Return how pairs of rows are weighted. interval: the log's median interval, in days."""
+        return TaleWeighting(
+            self.pace * interval, self.floor, self.window, self.trend, "both", self.same_time,
+            self.max_history,
         )  # fmt: skip
-        return encoder, features, sum_moments(log, features, weighting)
 
     def query(self, histories: Histories) -> Query:
         """Return x F A of each history: a weight per dimension; x_i is exp(-lag / recency).
@@ -240,17 +258,24 @@ class Content(Model):
         require(shape == (n_dims, n_dims), f"bilinear has the shape {shape}, not {n_dims} square")
 
 
-def find_types(log: Log) -> list[ItemColumn]:
+def _has_rows(log: Log) -> Array:
+    """Return a flag per item: whether the log has a row of it."""
+    flags: Array = np.bincount(log.item, minlength=len(log.items)) > 0
+    return flags
+
+
+def find_types(log: Log, has_rows: Array | None = None) -> list[ItemColumn]:
     """Return the types of a log's item table, detected from the rows of items with rows.
 
-    TalerecError if the log has no item table.
+    has_rows: a flag per item; None: as the log's rows say. TalerecError if the log has no item
+    table.
     """
     if log.info is None:
         raise TalerecError(
             "content needs an item table (`items`) with texts, categories, numbers or vectors",
             "items",
         )
-    has_rows = np.bincount(log.item, minlength=len(log.items)) > 0
+    has_rows = _has_rows(log) if has_rows is None else has_rows
     table = log.info.filter(pl.Series(has_rows))
     return detect_columns(table, text=log.item_text, skip=log.item_skip)
 

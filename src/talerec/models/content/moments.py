@@ -41,6 +41,24 @@ def sum_moments(log: Log, features: Array, weighting: TaleWeighting) -> Moments:
     features: F, item x dimension; items without rows do not count. A row of weight v counts v times
     as a target, and its entry as a source is multiplied by v.
     """
+    has_rows = np.bincount(log.item, minlength=len(features)) > 0
+    return Moments(
+        *sum_pair_moments(log, features, weighting), sum_item_moments(features[has_rows])
+    )
+
+
+def sum_item_moments(features: Array) -> Array:
+    """Return F'F, dimension x dimension. features: F of the items with rows, item x dimension."""
+    values = features.astype(np.float64)
+    moments: Array = values.T @ values
+    return moments
+
+
+def sum_pair_moments(log: Log, features: Array, weighting: TaleWeighting) -> tuple[Array, Array]:
+    """Return F'GF and F'KF of a log, dimension x dimension; those of parts of a log add up.
+
+    features: F, item x dimension. If the log has trend counts, they are those of the whole log.
+    """
     log = newest_rows(log, weighting.max_history)
     trend = trend_scale(log, weighting.window, weighting.trend, weighting.trend_side)
     weight = np.ones(log.rows) if log.weight is None else log.weight
@@ -61,8 +79,7 @@ def sum_moments(log: Log, features: Array, weighting: TaleWeighting) -> Moments:
         gram += sources.T @ sources
         cross += sources.T @ targets
         tick(float(last - first))
-    with_rows = features[np.bincount(log.item, minlength=len(features)) > 0].astype(np.float64)
-    return Moments(gram, cross, with_rows.T @ with_rows)
+    return gram, cross
 
 
 def solve_bilinear(moments: Moments, reg: float, mu: float, reverse: float = 0.0) -> Array:

@@ -101,6 +101,30 @@ def test_a_saved_model_keeps_the_recency_and_a_damaged_one_is_refused(tmp_path):
         tr.load(model.save(tmp_path / "b.tale"))
 
 
+@pytest.mark.parametrize("kind", [tr.EASE, tr.EDLAE, tr.RDLAE])
+def test_a_model_that_chose_no_decay_is_saved_updated_and_loaded(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("talerec.models.linear.ease._RECENCIES", (2.0, math.inf))
+    monkeypatch.setattr("talerec.models.linear.ease._MIN_Z", -math.inf)
+    monkeypatch.setattr("talerec.models.linear.ease.rank_targets", lambda model, *_: Ranks(model))
+    log = genre_log(is_lasting=True)
+    model = kind().fit(log)
+    assert model.query_recency == math.inf
+    lists = model.recommend([1, 2], k=5)
+    assert lists.equals(kind(recency=math.inf).fit(log).recommend([1, 2], k=5))
+    loaded = tr.load(model.save(tmp_path / "m.tale"), verify=True)
+    assert loaded.query_recency == math.inf
+    assert loaded.recommend([1, 2], k=5).equals(lists)
+    tr.update(model, log)
+    assert tr.load(model.save(tmp_path / "m.tale"), verify=True).query_recency == math.inf
+
+
+class Ranks:
+    """Ranks of two targets, of which the first is better without decay."""
+
+    def __init__(self, model: tr.EASE) -> None:
+        self.ranks = np.array([[1 if model.recency == math.inf else 3, 0], [1, 1]])
+
+
 def test_an_update_keeps_the_recency_of_the_fit(tmp_path):
     log = genre_log(is_lasting=True)
     model = tr.load(tr.EASE().fit(log).save(tmp_path / "a.tale", updatable=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from talerec.solvers import Solution
 
 DEFAULT_RECENCY = 2.0  # rows; where the log has too few rows to choose
 _RECENCIES = (1.0, 2.0, 4.0, 6.0, 10.0, 20.0, 60.0, math.inf)
+_NO_DECAY = sys.float_info.max  # stored for infinity: arrays of artifacts are finite
 _MIN_Z = 2.5  # standard errors above the default: below 5 % by chance over all seven alternatives
 _HOLDOUT_NEIGHBORS = 30  # sources per target of the fit that chooses the recency
 _K = 10  # ranks that count
@@ -78,7 +80,7 @@ class EASE(RidgeModel):
         weights, solver = super().learn_weights(log, clock)
         if is_auto(self.recency):
             with clock("learn"):
-                arrays = {"recency": np.array([self._choose_recency(log)])}
+                arrays = {"recency": np.array([min(self._choose_recency(log), _NO_DECAY)])}
             weights = Weights(weights.blocks, weights.base, arrays)
         return weights, solver
 
@@ -120,7 +122,8 @@ class EASE(RidgeModel):
         if not is_auto(self.recency):
             return self.recency
         arrays = self.fitted.weights.query_arrays
-        return float(arrays["recency"][0]) if "recency" in arrays else DEFAULT_RECENCY
+        stored = float(arrays["recency"][0]) if "recency" in arrays else DEFAULT_RECENCY
+        return stored if stored < _NO_DECAY else math.inf
 
     def describe_learned(self) -> list[str]:
         """Return a sentence on the chosen recency; an empty list if it was set.

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command import talerec
-from talerec.store import AppendResult, Event, Measurement, MeasurementProgress, MeasurementStore
+from talerec.store import (
+    AppendResult,
+    Event,
+    IdSigner,
+    Impression,
+    ImpressionStore,
+    Measurement,
+    MeasurementProgress,
+    MeasurementStore,
+)
 
 NOW, DAY, SECOND = 1_790_000_000_000_000, 86_400_000_000, 1_000_000
 
@@ -91,3 +102,35 @@ def test_an_offline_deletion_leaves_no_bytes_of_the_user(tmp_path: Path) -> None
         content = file.read_bytes() if file.exists() else b""
         assert b"tea-77" not in content
         assert content.count(secret) <= 2  # the record of the deletion, and its index
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_offline_deletion_leaves_no_bytes_of_what_was_shown(tmp_path: Path, seed: int) -> None:
+    """Rows of two hundred users lie in pages that were split and filled again."""
+    address, secret, chance = f"sqlite:///{tmp_path}/shop.db", "secret-user", random.Random(seed)
+    users = [secret, *(f"u{chance.randrange(10**9)}" for _ in range(200))]
+    with ImpressionStore.open(address) as store:
+        signer = IdSigner(store.read_secret())
+        for start in range(NOW, NOW + 4000, 200):
+            rows = []
+            for time in range(start, start + 200):
+                user = chance.choice([*users, None])
+                items = [f"{user}-tea-{n}" for n in range(chance.randrange(1, 30))]
+                rows.append(
+                    Impression(signer.make_id(time), user, time, "v", "current", None, None,
+                               json.dumps(items), None, None)
+                )  # fmt: skip
+            store.write_impressions(rows)
+            clicks = [(row, row.user or chance.choice(users)) for row in chance.sample(rows, 100)]
+            store.append(
+                [[Event(user, "tea", row.time, "buy", None, True, row.id) for row, user in clicks]]
+            )
+        shown_ids = [row.id.encode() for row in store.read_user_impressions(secret)]
+    content = (tmp_path / "shop.db").read_bytes()
+    assert shown_ids
+    assert all(shown_id in content for shown_id in shown_ids)
+    assert content.count(secret.encode()) > 100
+    assert talerec("events", "delete-user", secret, "--store", address).code == 0
+    content = b"".join(file.read_bytes() for file in tmp_path.glob("shop.db*"))
+    assert not any(shown_id in content for shown_id in shown_ids)
+    assert content.count(secret.encode()) == 2  # the record of the deletion, and its index

@@ -57,6 +57,20 @@ def test_enter_uses_the_present_text_of_the_field(page, model):
     assert names(page, "#rows") == [second]
 
 
+def test_enter_waits_for_a_slow_search(page, model):
+    """The search that starts after a pause in typing must not abort that of Enter."""
+    title = model.fitted.info["title"][40]
+    held = []
+    page.route("**/v1/items?*", lambda route: held.append(route))
+    page.fill("#search", title)
+    page.press("#search", "Enter")
+    page.wait_for_timeout(400)  # longer than the pause
+    for route in held:
+        route.continue_()
+    page.wait_for_selector("#rows li")
+    assert names(page, "#rows") == [title]
+
+
 # -- recommendations -------------------------------------------------------------------------------
 
 
@@ -70,11 +84,14 @@ def test_a_table_shows_contributions_of_rows_and_popularity(page, model):
     assert [line[0] for line in lines] == ["Popular at the time", second, first]
     target = model.recommend_histories([rows], k=1, hide_seen=True)["item_id"][0]
     contributions = model.explain(rows, target)["contribution"].to_list()
+    whole = sum(map(abs, contributions))
     shares = [
-        round(100 * part / sum(contributions))
-        for part in (contributions[2], contributions[1], contributions[0])
+        round(100 * part / whole) for part in (contributions[2], contributions[1], contributions[0])
     ]
-    assert [int(line[1].removesuffix(" %")) for line in lines] == shares
+    assert [int(line[1].removesuffix(" against").removesuffix(" %")) for line in lines] == [
+        abs(share) for share in shares
+    ]
+    assert [line[1].endswith("against") for line in lines] == [share < 0 for share in shares]
 
 
 def has_negative_reason(model, log, user) -> bool:
@@ -104,13 +121,13 @@ def test_chips_show_reasons_for_and_against_an_item(page, service, model, log):
         explanation = page.request.post(
             f"{service.url}/v1/explain", data={"history": rows, "item_id": item}
         ).json()
-        parts = [row["share"] for row in explanation["rows"]] + [
-            explanation["base"] / explanation["score"]
-        ]
-        pro = sorted((p for p in parts if p >= 0.01), reverse=True)[:4]
-        con = sorted(p for p in parts if p <= -0.01)[:3]
+        parts = [row["contribution"] for row in explanation["rows"]] + [explanation["base"]]
+        whole = sum(map(abs, parts))
+        pro = sorted((p for p in parts if p >= 0.01 * whole), reverse=True)[:4]
+        con = sorted(p for p in parts if p <= -0.01 * whole)[:3]
         expected_shares = [
-            [pytest.approx(100 * part, abs=0.51) for part in shares] for shares in (pro, con)
+            [pytest.approx(100 * abs(part) / whole, abs=0.51) for part in reasons]
+            for reasons in (pro, con)
         ]
         card = page.locator("#answer > li").nth(n)
         until(
@@ -126,6 +143,33 @@ def percents(card) -> list[list[int]]:
     """Return the shares on a card for and against the item; some arrive after the list."""
     texts = [card.locator(f"div.{kind} .chip b").all_inner_texts() for kind in ("for", "against")]
     return [[int(text.removesuffix(" %")) for text in some] for some in texts]
+
+
+def test_a_score_near_zero_has_no_share_above_100_percent(page, service, model):
+    """Rows for and against an item nearly cancel: a contribution is several times the score."""
+
+    def cancel(route):
+        asked = route.request.post_data_json
+        rows = [
+            {"item_id": row["item_id"], "place": place, "weight": 1.0,
+             "contribution": contribution, "share": contribution / 0.01}
+            for row, place, contribution in zip(
+                asked["history"], (1, 0), (-0.02, 0.03), strict=False
+            )
+        ]  # fmt: skip
+        explanation = {"item_id": asked["item_id"], "score": 0.01, "base": 0.0, "rows": rows}
+        route.fulfill(json=explanation)
+
+    page.route("**/v1/explain", cancel)
+    first, second = add(page, model, 10), add(page, model, 40)
+    wait_for_items(page, expected(model, history(model, [10, 40]), hide_seen=True))
+    card = page.locator("#answer > li").first
+    until(lambda: percents(card) == [[60], [40]], "the shares are not of all reasons")
+    card.get_by_role("button", name="Why").click()
+    page.wait_for_selector("#answer table")
+    lines = [line.split("\t") for line in card.locator("tbody tr").all_inner_texts()]
+    assert [line[:2] for line in lines[1:]] == [[second, "60 %"], [first, "40 % against"]]
+    assert "together 100 %" in card.locator("caption").inner_text()
 
 
 def test_similar_items_open_in_place(page, model):

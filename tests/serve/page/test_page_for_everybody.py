@@ -6,6 +6,7 @@ import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -165,6 +166,22 @@ def test_every_control_has_a_name_and_on_a_phone_a_touch_size(sized, model):
         .filter(([, box]) => box.height < 43.5 || box.width < 43.5).map(([name]) => name)"""
     if sized.viewport_size["width"] < 700:
         assert sized.evaluate(small) == []
+
+
+def test_on_a_phone_recommendations_stand_above_the_history(sized, model, log):
+    user = log.users.ids[int(np.argmax(np.diff(log.ptr)))]
+    titles = dict(log.info.select("item_id", "title").rows())
+    items = model.recommend([user], k=10, hide_seen=True)["item_id"]
+    address = f"{sized.url.split('#')[0]}#user={user}"
+    sized.goto(address)
+    wait_for_items(sized, [titles[item] for item in items])
+    assert sized.locator("#rows li").count() == 12
+    answer, rows = (sized.locator(part).bounding_box() for part in ("#answer", "#rows"))
+    is_phone = sized.viewport_size["width"] < 700
+    assert answer["y"] < rows["y"] if is_phone else rows["x"] + rows["width"] < answer["x"]
+    assert sized.locator("#hide-seen").is_visible() != is_phone
+    sized.goto(f"{address}&seen=shown")
+    sized.locator("#hide-seen").wait_for()  # a setting that differs is shown
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

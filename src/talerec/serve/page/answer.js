@@ -10,7 +10,7 @@ import { attempt } from "./toasts.js";
 const SHOWN = 10;
 const LOOKED_AT = 200; // items to request, of which those that pass the filters are shown
 const SIMILAR = 6;
-const LEAST = 0.01; // share of a score: smaller reasons appear only in the table
+const LEAST = 0.01; // share of all reasons: smaller ones appear only in the table
 const LEAST_FAMILY = 0.05; // the same of families of features
 
 const filtersHere = () => (state.takesWhere ? Boolean(state.words.trim()) : hasFilters());
@@ -94,15 +94,23 @@ function toggle(text, name, more, make) {
 
 // -- reasons -----------------------------------------------------------------------------------------
 
-const chip = (text, share, kind) =>
-  element("li", { className: `chip ${kind}` }, text, " ", element("b", {}, percent(share)));
+// A reason, with its share of all that speaks for and against the item; null until that is known.
+const chip = (text, share, kind) => element("li", { className: `chip ${kind}` }, text,
+  ...(share === null ? [] : [" ", element("b", {}, percent(Math.abs(share)))]));
 
 function reasons(item) {
   const holder = element("div", { className: "reasons" });
   holder.dataset.id = String(item.item_id);
-  const because = (item.because ?? []).map((one) => ({ ...itemOf(one.item_id), share: one.share }));
+  const because = (item.because ?? []).map((one) => ({ ...itemOf(one.item_id), direction: Math.sign(one.share), share: null }));
   fillReasons(holder, because);
   return element("div", {}, familyLine(item.families), holder);
+}
+
+// Shares of contributions, with their signs. Those for and against an item may nearly cancel, so that
+// a contribution may be several times the score: all of them together, without signs, are 100 %.
+function sharesOf(contributions) {
+  const total = contributions.reduce((sum, one) => sum + Math.abs(one), 0);
+  return contributions.map((one) => (total ? one / total : 0));
 }
 
 // What families of features say for an item: "the user has it at this hour 41 %, popular today 12 %".
@@ -113,9 +121,10 @@ function familyLine(families) {
 }
 
 function fillReasons(holder, rows) {
+  const isShown = (row) => row.share === null || Math.abs(row.share) >= LEAST;
   const lists = [
-    ["Because of", "for", rows.filter((row) => row.share >= LEAST).slice(0, 4)],
-    ["Despite", "against", rows.filter((row) => row.share <= -LEAST).slice(0, 3)],
+    ["Because of", "for", rows.filter((row) => row.direction > 0 && isShown(row)).slice(0, 4)],
+    ["Despite", "against", rows.filter((row) => row.direction < 0 && isShown(row)).slice(0, 3)],
   ];
   holder.replaceChildren(...lists.filter(([, , some]) => some.length).map(([title, kind, some]) =>
     element("div", { className: kind },
@@ -138,11 +147,12 @@ export async function explainAll(answer) {
       return; // "Why" reports the error
     }
     const holder = [...document.querySelectorAll("#answer .reasons")].find((one) => one.dataset.id === String(item.item_id));
-    if (mine.signal.aborted || !holder || !found.score) return;
-    const rows = found.rows.filter((row) => row.contribution).map((row) => ({ ...row, title: row.title ?? itemOf(row.item_id).title }));
-    if (found.base && !found.families) rows.push({ text: "popular at the time", share: found.base / found.score });
+    if (mine.signal.aborted || !holder) return;
+    const shares = sharesOf([...found.rows.map((row) => row.contribution), found.base ?? 0]);
+    const rows = found.rows.map((row, n) => ({ ...row, title: row.title ?? itemOf(row.item_id).title, share: shares[n] }));
+    if (!found.families) rows.push({ text: "popular at the time", share: shares.at(-1) });
     rows.sort((a, b) => Math.abs(b.share) - Math.abs(a.share));
-    fillReasons(holder, rows);
+    fillReasons(holder, rows.map((row) => ({ ...row, direction: Math.sign(row.share) })));
   }
 }
 
@@ -154,23 +164,26 @@ function explainRequest(item) {
 async function whyTable(item) {
   const found = await attempt(() => api.explain(explainRequest(item)));
   if (!found) return null;
-  const share = (part) => (found.score ? percent(part / found.score) : "–");
+  const shares = sharesOf([...found.rows.map((row) => row.contribution), found.base ?? 0]);
+  const share = (value) => (value < -0.005 ? `${percent(-value)} against` : percent(Math.abs(value)));
   const cells = (...texts) => element("tr", {}, ...texts.map((text) => element("td", {}, text)));
-  const lines = found.rows.toReversed().filter((row) => row.contribution || row.place < 10).map((row) =>
-    cells(row.title ?? label(itemOf(row.item_id)), found.score ? percent(row.share) : "–", shortNumber(row.contribution),
+  const rows = found.rows.map((row, n) => ({ ...row, share: shares[n] }));
+  const lines = rows.toReversed().filter((row) => row.contribution || row.place < 10).map((row) =>
+    cells(row.title ?? label(itemOf(row.item_id)), share(row.share), shortNumber(row.contribution),
       row.place === 0 ? "last" : `${row.place} back`, row.weight === null ? "–" : percent(row.weight)));
   if (found.families) {
-    lines.unshift(cells("Not from the history", "–", shortNumber(found.base ?? 0), "–", "–"));
+    lines.unshift(cells("Not from the history", share(shares.at(-1)), shortNumber(found.base ?? 0), "–", "–"));
     const families = found.families.map((one) =>
-      cells(one.reason, percent(one.share), shortNumber(one.contribution), "–", "–"));
+      cells(one.reason, share(one.share), shortNumber(one.contribution), "–", "–"));
     lines.push(cells("The same score by families:", "", shortNumber(found.score), "", ""), ...families);
   } else if (found.base !== undefined) {
-    lines.unshift(cells("Popular at the time", share(found.base), shortNumber(found.base), "–", "–"));
+    lines.unshift(cells("Popular at the time", share(shares.at(-1)), shortNumber(found.base), "–", "–"));
   }
   const heads = ["History row", "Share", "Contribution", "Position", "Weight"];
   return element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `Why ${label(found)}` },
     element("table", {},
-      element("caption", {}, `The score of ${shortNumber(found.score)} is the sum of the rows' contributions`),
+      element("caption", {}, `The score of ${shortNumber(found.score)} is the sum of the rows' contributions. `
+        + "Shares are of all contributions for and against, together 100 %."),
       element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
       element("tbody", {}, ...lines)));
 }

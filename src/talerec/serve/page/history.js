@@ -133,12 +133,22 @@ class Finder {
     this.list.addEventListener("keydown", (event) => this.onKey(event));
   }
 
-  // Searches for the present text of the field; a search for an earlier text is aborted.
-  async search() {
-    this.abort?.abort();
-    this.abort = new AbortController();
+  // Searches for the present text of the field. A search for an earlier text is aborted; one for the
+  // same text is waited for, so that typing cannot abort the search that Enter has begun.
+  search() {
     const text = this.field.value.trim();
-    const found = text ? await attempt(() => this.find(text, this.abort.signal)) : [];
+    if (this.searching?.text === text) return this.searching.done;
+    this.searching?.abort.abort();
+    const searching = { text, abort: new AbortController() };
+    this.searching = searching;
+    searching.done = this.searchFor(text, searching.abort.signal).finally(() => {
+      if (this.searching === searching) this.searching = null;
+    });
+    return searching.done;
+  }
+
+  async searchFor(text, signal) {
+    const found = text ? await attempt(() => this.find(text, signal)) : [];
     if (!found) return false;
     this.asked = text;
     this.show(found);

@@ -6,7 +6,7 @@ import * as compare from "./compare.js";
 import { announce, button, byId, count, debounce, element, shortNumber } from "./dom.js";
 import * as history from "./history.js";
 import * as impressions from "./impressions.js";
-import { forgetItems, lookUp } from "./items.js";
+import { forgetItems, hasFilters, lookUp } from "./items.js";
 import * as operations from "./operations.js";
 import { day, readAddress, recommendRequest, state, takesRecency, writeAddress } from "./state.js";
 import { attempt, onLogin, toast } from "./toasts.js";
@@ -182,8 +182,11 @@ async function loadCard() {
 
 // -- start -------------------------------------------------------------------------------------------
 
+const hasSettings = () => Boolean(hasFilters() || state.asOf || state.recency !== null || state.versus || !state.hideSeen);
+
 async function open() {
   readAddress();
+  if (hasSettings()) byId("settings").open = true;
   showTab();
   if (!(await loadCard())) return;
   if (state.user !== null && !(await history.loadUser(state.user))) state.user = null;
@@ -230,6 +233,7 @@ function listen() {
   addEventListener("unhandledrejection", () => toast("An error occurred on this page. Reload it."));
 }
 
+byId("settings").open = !matchMedia("(max-width: 60rem)").matches; // on a phone, recommendations come first
 history.start(refresh);
 compare.start(refresh);
 onLogin(open);

@@ -43,6 +43,7 @@ def measure(log: Path) -> dict[str, float]:
     for name in MODELS:
         singles[name], wall, cpu = run(log, "--model", name)
         single_wall, single_cpu = single_wall + wall, single_cpu + cpu
+        print(f"  {name}: wall {wall:.2f}, cpu {cpu:.2f}", file=sys.stderr, flush=True)
     answer, wall, cpu = run(log, "--models", "linear")
     for name, single in singles.items():
         for part in COMPARED:

@@ -208,6 +208,7 @@ def worker_seconds(service: Service) -> float:
 
 
 async def ask_slice(connection: Connection, users: list[str]) -> None:
+    await connection.close()  # an idle one may have been closed on a busy machine
     for user in users:
         status, _ = await connection.ask("POST", "/v1/recommend", {"user_id": user, "k": 10})
         assert status == 200

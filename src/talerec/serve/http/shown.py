@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 from talerec.serve import Settings, SharedState, schemas
@@ -21,6 +22,9 @@ _COUNT_S = 10.0  # seconds between two readings of new impressions, for explorat
 _DELAY_US = 5_000_000  # microseconds after which all impressions of a time are in the store
 _DAY_US = 86_400_000_000  # microseconds
 _PERIOD_DAYS = 28  # days whose impressions count for exploration
+_read_rules = attrgetter(
+    "where", "per", "boost", "recency", "allow", "deny", "hide_seen", "slots"
+)  # of a request
 
 
 class ShownLists:
@@ -165,6 +169,8 @@ def _is_shown(http: HttpRequest, request: schemas.RecommendRequest) -> bool:
 
 def _describe_rules(request: schemas.RecommendRequest) -> dict[str, Any] | None:
     """Return a request's rules for items, id lists by their lengths; None without any."""
+    if not any(_read_rules(request)):  # most requests
+        return None
     rules = {name: getattr(request, name) for name in ("where", "per", "boost", "recency")}
     rules |= {name: len(getattr(request, name) or ()) for name in ("allow", "deny")}
     rules |= {"hide_seen": request.hide_seen}

@@ -65,7 +65,7 @@ def is_in_share(user: str, share: float, sample: bytes) -> bool:
     >>> is_in_share("ann", 1.0, MEASURED), is_in_share("ann", 0.0, MEASURED)
     (True, False)
     """
-    return hash_user(user, sample) < share * 2**63
+    return share >= 1 or hash_user(user, sample) < share * 2**63
 
 
 # -- summary ---------------------------------------------------------------------------------------

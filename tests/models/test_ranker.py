@@ -420,6 +420,27 @@ def test_degenerate_logs_fit_and_fall_back(rows, tmp_path):
     assert tr.load(path, verify=True).recommend([1], k=1).equals(frame)
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "1,1,1600000000",  # a single row
+        "\n".join(f"1,{n % 7},{1_600_000_000 + n}" for n in range(60)),  # one user
+        "\n".join(f"{n % 2},{n * n % 11},{1_600_000_000 + n}" for n in range(300)),  # two users
+        "\n".join(f"{n},{n * n % 11},{1_600_000_000 + n}" for n in range(900)),  # a row per user
+        "\n".join(f"{n % 90},{n},1600000000" for n in range(400)),  # a row per item, one instant
+    ],
+)
+def test_the_default_parts_answer_where_nothing_can_be_learned(rows, tmp_path):
+    (tmp_path / "log.csv").write_text(f"user_id,item_id,timestamp\n{rows}\n")
+    path = tmp_path / "r.tale"
+    text = works("fit", tmp_path / "log.csv", "-o", path, "--model", "ranker")
+    assert "no held-out queries were learned from; tempo answers" in " ".join(text.split())
+    user, item, _ = rows.split("\n")[0].split(",")
+    works("recommend", path, "--users", user, "-k", 1)
+    works("recommend", path, "--history", item, "-k", 1)
+    works("explain", path, "--user", user, "--item", item)
+
+
 def test_a_log_without_times_is_refused():
     frame = pl.DataFrame({"user_id": [1, 1], "item_id": [1, 2]})
     with pytest.raises(TalerecError, match="needs times"):

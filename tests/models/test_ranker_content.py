@@ -297,6 +297,36 @@ def test_an_update_keeps_content_and_gives_rows_to_new_items(model: tr.Ranker, l
     assert again.rows == 1
 
 
+CHANGED_TABLES = {
+    "no color": lambda table: table.drop("color"),
+    "no columns": lambda table: table.select("item_id"),
+    "another name": lambda table: table.rename({"color": "colour"}),
+    "text prices": lambda table: table.with_columns(price=pl.lit("cheap")),
+    "numbers of colors": lambda table: table.with_columns(color=pl.int_range(pl.len())),
+    "no dates": lambda table: table.with_columns(since=pl.lit("soon")),
+    "no prices": lambda table: table.with_columns(price=pl.lit(None, pl.Float64)),
+    "more columns": lambda table: table.with_columns(size=pl.lit("x")),
+    "fewer items": lambda table: table.head(50),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED_TABLES.values(), ids=CHANGED_TABLES)
+def test_an_update_with_a_changed_table_leaves_a_model_that_works(
+    model: tr.Ranker, log: tr.Log, change, tmp_path: Path
+) -> None:
+    model = model.with_params()
+    end = int(log.time.max() // 10**6)
+    rows = [(user, 3, end + 60 + user) for user in range(40)]
+    new = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    table = change(shop_table())
+    assert tr.update(model, tr.Log.from_frame(new, time_unit="s").with_items(table)).rows == 40
+    lists = model.recommend([1, 2], k=5)
+    assert len(lists) == 10
+    assert (
+        tr.load(model.save(tmp_path / "r.tale"), verify=True).recommend([1, 2], k=5).equals(lists)
+    )
+
+
 def test_ranks_of_targets_are_positions_in_the_lists(model: tr.Ranker, log: tr.Log) -> None:
     histories = late(log).slice(0, 60)
     targets = np.random.default_rng(0).integers(0, len(model.item_ids), 60)

@@ -21,6 +21,7 @@ from talerec.runtime import Array
 
 pytest.importorskip("sklearn", reason="the extra content is not installed")
 
+from talerec.models.content import find_counting_columns, warn_counting_columns
 from talerec.models.content import words as words_module
 from talerec.models.content.features import ItemEncoder
 from talerec.models.content.moments import solve_bilinear, sum_moments
@@ -448,6 +449,35 @@ def test_columns_of_odd_types_and_sizes_are_fitted_or_skipped() -> None:
     assert len(model.recommend([1], k=5)) == 5
     later = table.tail(1).with_columns(item_id=pl.lit(99, pl.Int64))
     assert model.add_items(later).item_ids[-1] == 99
+
+
+def test_columns_that_count_the_events_of_items_are_found(caplog: pytest.LogCaptureFixture) -> None:
+    draw = np.random.default_rng(7)
+    items = (90 * draw.random(4000) ** 3).astype(int)
+    rows = {"user_id": np.arange(4000) % 200, "item_id": items, "timestamp": np.arange(4000.0)}
+    log = tr.Log.from_frame(pl.DataFrame(rows), time_unit="s", any_time=True)
+    counts = np.bincount(items, minlength=100).astype(float)
+    table = pl.DataFrame(
+        {
+            "item_id": range(100),
+            "sales": np.where(np.arange(100) % 9 == 0, np.nan, 3 * counts + draw.random(100)),
+            "rank": -counts,
+            "price": draw.random(100),
+            "constant": 1.0,
+            "seldom": pl.Series([*counts[:40].tolist(), *[None] * 60]),
+            "skipped": counts,
+        }
+    )
+    log = log.with_items(table, skip=["skipped"])
+    correlations = find_counting_columns(log)
+    assert set(correlations) == {"sales", "rank"}
+    assert correlations["sales"] > 0.99
+    assert correlations["rank"] == pytest.approx(-1)
+    assert find_counting_columns(replace(log, info=None)) == {}
+    caplog.set_level("WARNING", "talerec")
+    warn_counting_columns(log)
+    assert len(caplog.messages) == 2
+    assert "column 'rank' of the item table follows the number of events" in caplog.text
 
 
 def test_an_unseen_type_of_a_later_value_is_an_error_or_missing() -> None:

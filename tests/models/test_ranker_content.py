@@ -141,6 +141,20 @@ def test_a_table_that_says_nothing_of_the_items_is_left_out(log: tr.Log, no_tree
     assert model.item_ids.equals(log.items.ids)
 
 
+def test_a_column_that_counts_events_is_reported(
+    log: tr.Log, no_trees: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talerec.models.content.leaks._MIN_ITEMS", 10)
+    counts = dict(zip(log.items.ids.to_list(), log.counts().tolist(), strict=True))
+    table = shop_table()
+    table = table.with_columns(sales=pl.Series([counts.get(i, 0) for i in table["item_id"]]))
+    tr.Ranker(parts=PARTS).fit(log.with_items(table))
+    assert sum("'sales' of the item table follows" in message for message in caplog.messages) == 1
+    caplog.clear()
+    tr.Ranker(parts=PARTS, content="off").fit(log.with_items(table))
+    assert not any("follows" in message for message in caplog.messages)
+
+
 def test_parts_of_ids_answer_as_before_with_more_items(log: tr.Log) -> None:
     n_items = len(log.items) + 40
     histories = late(log)

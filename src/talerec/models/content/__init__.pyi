@@ -1,4 +1,6 @@
 from talerec.models.content.features import ItemEncoder as ItemEncoder
+from talerec.models.content.leaks import find_counting_columns as find_counting_columns
+from talerec.models.content.leaks import warn_counting_columns as warn_counting_columns
 from talerec.models.content.model import Content as Content
 from talerec.models.content.model import encode_queries as encode_queries
 from talerec.models.content.model import find_types as find_types

@@ -11,7 +11,7 @@ import numpy as np
 from talerec.data import Log
 from talerec.features import ContextState, FeatureSources, ItemTimes, feature_groups, feature_names
 from talerec.models.blend import fit_part, fit_parts
-from talerec.models.content import Content, find_types
+from talerec.models.content import Content, find_types, warn_counting_columns
 from talerec.models.core import Model
 from talerec.models.networks import NeuralModel
 from talerec.models.ranker.candidates import FirstStage
@@ -137,6 +137,8 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
 
     clock: adds up the seconds of each stage.
     """
+    if plan.takes_content:
+        warn_counting_columns(log)
     facts = LogFacts.read(log, takes_content=plan.takes_content)
     columns = None if facts.table is None else facts.table.columns
     sources = FeatureSources(name_scorers(build_parts(plan.parts)), facts.context.names, columns)

@@ -32,8 +32,7 @@ from talerec.models.tempo import (
 from talerec.models.tempo.descriptions import describe_params
 from talerec.models.tempo.holdout_fit import HoldoutComponents, _first_entries
 from talerec.models.tempo.query import HistoryRules, assign_segments, compute_inactivity
-from talerec.models.tempo.query_params import LAG_KNOTS
-from talerec.models.tempo.target_scaling import popularity_scale, scale_targets
+from talerec.models.tempo.query_params import LAG_KNOTS, popularity_scale, scale_targets
 from talerec.runtime import threads
 
 HOUR, DAY = 3600, 86_400

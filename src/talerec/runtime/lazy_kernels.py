@@ -38,7 +38,10 @@ class LazyNumbaObject:
     @cached_property
     def numba_object(self) -> Any:
         """The object, made on first use."""
-        return self._make()
+        try:
+            return self._make()
+        except AttributeError as error:  # which `__getattr__` would report as a missing attribute
+            raise RuntimeError(f"Numba cannot be used: {error}") from error
 
     @property
     def _numba_type_(self) -> Any:
@@ -49,15 +52,15 @@ class LazyNumbaObject:
 
 
 class LazyFunction(LazyNumbaObject):
-    """A function that Numba compiles into kernels; `compile` returns its dispatcher.
+    """A function that Numba compiles into kernels; `dispatch` returns its dispatcher.
 
     A dispatcher is Numba's object for a compiled function; its attributes are available here.
     """
 
     def __init__(
-        self, function: Callable[..., Any], compile: Callable[[Callable[..., Any]], Any]
+        self, function: Callable[..., Any], dispatch: Callable[[Callable[..., Any]], Any]
     ) -> None:
-        super().__init__(lambda: compile(function))
+        super().__init__(lambda: dispatch(function))
         self.py_func = function
         update_wrapper(self, function)
 

@@ -15,8 +15,7 @@ import numpy as np
 from talerec.models.core import HoldoutQueries
 from talerec.models.tempo.holdout_fit import HoldoutFit
 from talerec.models.tempo.learning import start_search
-from talerec.models.tempo.query_params import QueryParams
-from talerec.models.tempo.target_scaling import popularity_scale
+from talerec.models.tempo.query_params import QueryParams, popularity_scale
 from talerec.ranking import Block, DenseBlock, make_block
 from talerec.runtime import Array, sized_chunks, sparse
 

@@ -46,8 +46,12 @@ from talerec.models.tempo.query import (
     SnapshotArrays,
     assemble_weights,
 )
-from talerec.models.tempo.query_params import FitConstants, QueryParams
-from talerec.models.tempo.target_scaling import popularity_scale, scale_targets
+from talerec.models.tempo.query_params import (
+    FitConstants,
+    QueryParams,
+    popularity_scale,
+    scale_targets,
+)
 from talerec.models.tempo.tie_order import TieOrder, find_tie_order
 from talerec.ranking import Block, Query, Weights, latest_row_weights, make_block
 from talerec.runtime import Array, Clock, Matrix, as_readonly, is_sparse

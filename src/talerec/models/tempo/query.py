@@ -24,8 +24,12 @@ from talerec.models.tempo.log_statistics import (
     scale_repeats,
 )
 from talerec.models.tempo.popularity import DEFAULT_HORIZON, HORIZONS, PopularitySnapshots
-from talerec.models.tempo.query_params import FREQUENCY_DECAYS, QueryParams
-from talerec.models.tempo.target_scaling import popularity_scale, scale_targets
+from talerec.models.tempo.query_params import (
+    FREQUENCY_DECAYS,
+    QueryParams,
+    popularity_scale,
+    scale_targets,
+)
 from talerec.ranking import Block, IdentityBlock, Query, Weights, latest_lags, make_block
 from talerec.runtime import (
     Array,

@@ -7,13 +7,15 @@ request comes long after the end of the training log. Every parameter has one va
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from talerec.models.core import require
-from talerec.models.tempo.popularity import DEFAULT_HORIZON, HORIZONS
+from talerec.models.tempo.popularity import DEFAULT_HORIZON, HORIZONS, log_popularity
 from talerec.models.tempo.search import ComponentWeights
+from talerec.ranking import Block, DenseBlock, SparseBlock
 from talerec.runtime import Array
 
 #: Lags (rows back) with a weight of their own; others interpolate linearly in log2(1 + lag).
@@ -287,3 +289,28 @@ _STEPS: dict[str, list[Callable[[float], float]]] = {
     ],
     "popularity_exponent": [_add(step) for step in (-0.1, -0.05, 0.05, 0.1)],
 }  # fmt: skip
+
+
+def popularity_scale(counts: Array, params: QueryParams) -> Array:
+    """Return popularity ** popularity_exponent of each item, a factor of its weights.
+
+    counts: weighted rows of each item; popularity is relative to the geometric mean of the counts,
+    and 1 for items without rows. params: the learned query parameters, with the exponent.
+    """
+    return np.exp(float(params.popularity_exponent[0]) * log_popularity(counts))
+
+
+def scale_targets(item_weights: Block, factor: Array) -> Block:
+    """Return a copy of item-item weights with each target's column times its factor.
+
+    item_weights: a matrix in one storage format, source item x target item. factor: one number per
+    item. If all are 1, the weights themselves are returned.
+    """
+    if (factor == 1).all():
+        return item_weights
+    factor = factor.astype(np.float32)
+    if isinstance(item_weights, SparseBlock):
+        values = item_weights.values * factor[item_weights.indices]
+        return replace(item_weights, values=values, stored_peaks=None)
+    assert isinstance(item_weights, DenseBlock)
+    return replace(item_weights, values=item_weights.values * factor)

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,17 @@ def test_a_process_with_many_queries_uses_the_kernel() -> None:
     assert results == list(range(1, 41))
     assert compiles == [1]
     assert kernel.interpreted_queries == lazy_kernels._INTERPRETED_QUERIES + 1
+
+
+def test_threads_that_call_a_kernel_first_share_one_object() -> None:
+    made: list[int] = []
+
+    def make(function: Any) -> Any:
+        made.append(1)
+        sleep(0.05)
+        return function
+
+    kernel = lazy_kernels.LazyKernel(lambda x: x + 1, make)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(kernel, range(8))) == list(range(1, 9))
+    assert made == [1]

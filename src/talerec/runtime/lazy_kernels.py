@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from typing import Any
 
 #: Queries that Python may run in a process before it loads the compiled kernel.
@@ -23,6 +23,7 @@ class _Mode(threading.local):
 
 
 _mode = _Mode()
+_making = threading.RLock()  # two threads that call a kernel first share one object
 _is_allowed = [True]  # whether kernels may be interpreted in this process
 
 
@@ -34,14 +35,20 @@ class LazyNumbaObject:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
+        self._objects: list[Any] = []  # the object, once it is made
 
-    @cached_property
+    @property
     def numba_object(self) -> Any:
         """The object, made on first use."""
-        try:
-            return self._make()
-        except AttributeError as error:  # which `__getattr__` would report as a missing attribute
-            raise RuntimeError(f"Numba cannot be used: {error}") from error
+        if self._objects:
+            return self._objects[0]
+        with _making:
+            if not self._objects:
+                try:
+                    self._objects.append(self._make())
+                except AttributeError as error:  # which `__getattr__` would report as missing
+                    raise RuntimeError(f"Numba cannot be used: {error}") from error
+        return self._objects[0]
 
     @property
     def _numba_type_(self) -> Any:
@@ -91,7 +98,7 @@ class LazyKernel(LazyFunction):
     @property
     def is_loaded(self) -> bool:
         """Whether this process uses the compiled kernel."""
-        return "numba_object" in vars(self)
+        return bool(self._objects)
 
     def interpret(self, *args: Any) -> Any:
         """Return the kernel's result, computed by Python.

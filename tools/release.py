@@ -152,7 +152,7 @@ def try_wheel() -> Iterator[str]:
     if not run(sys.executable, "-c", code, env=env).startswith(str(target)):
         yield "the installed wheel is not what is imported"
     output = run(sys.executable, "-m", "talerec", "demo", "-o", str(OUT / "demo"), env=env)
-    if "with a log of your own" not in output:
+    if "with your own log" not in output:
         yield "the demo of the installed wheel did not come to its end"
 
 

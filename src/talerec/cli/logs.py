@@ -11,6 +11,7 @@ from talerec.cli.completion import complete_values
 from talerec.cli.groups import LogSource
 from talerec.cli.item_tables import ItemTableOptions
 from talerec.cli.options import (
+    NEGATIVE_NAMES,
     Json,
     Rows,
     Seed,
@@ -25,7 +26,7 @@ from talerec.cli.options import (
 from talerec.cli.streams import StreamOptions, import_stream
 from talerec.cli.terminal import print_json, print_line, reporting
 from talerec.errors import TalerecError
-from talerec.store import ID_KINDS, STORE_VARIABLE
+from talerec.store import ID_KINDS, NEGATIVE_EVENTS, STORE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,7 +225,7 @@ def export(
         raise TalerecError("--artifact needs --user")
     if without and user is not None:
         raise TalerecError("--without and --user exclude each other")
-    rows = 0
+    rows = n_negative = 0
     address = store_address(store)
     with open_store(address) as opened, reporting(json), append_tables(path) as append:
         left_out = split_events(without or "none")
@@ -236,10 +237,16 @@ def export(
         for frame in frames:
             append(frame)
             rows += len(frame)
+            n_negative += int(frame["event"].is_in(NEGATIVE_EVENTS).sum() or 0)
     if json:
-        print_json({"path": str(path), "rows": rows})
-    else:
-        print_line(f"{path}: {rows:,} {'events' if user is None else 'records'}")
+        print_json({"path": str(path), "rows": rows, "negative": n_negative})
+        return
+    print_line(f"{path}: {rows:,} {'events' if user is None else 'records'}")
+    if n_negative and user is None and without is None:
+        print_warning(
+            f"{n_negative:,} events are negative feedback, and a fit of this file would learn from"
+            f" them: for a fit, export --without {NEGATIVE_NAMES}"
+        )
 
 
 def _user_records(address: str, user: str, artifacts: list[Path] | None) -> Iterator[DataFrame]:

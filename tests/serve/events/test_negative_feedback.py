@@ -82,9 +82,14 @@ def test_an_export_for_a_fit_leaves_feedback_out(service: Any, tmp_path: Path) -
         send(service, 1, 7, event)
     send(service, 1, 7, "view")
     path = tmp_path / "events.ndjson"
-    export = ("events", "export", "--store", f"sqlite:///{tmp_path}/shop.db", "-o", path, "--json")
-    assert talerec(*export).json["rows"] == 5
-    assert talerec(*export, "--without", "hide,return").json["rows"] == 3
+    export = ("events", "export", "--store", f"sqlite:///{tmp_path}/shop.db", "-o", path)
+    everything = talerec(*export, "--json")
+    assert (everything.json["rows"], everything.json["negative"]) == (5, 2)
+    warned = talerec(*export).err
+    assert "warning: 2 events are negative feedback" in warned
+    assert "--without hide,dislike,return" in warned
+    assert not talerec(*export, "--without", "none").err
+    assert talerec(*export, "--without", "hide,return", "--json").json["rows"] == 3
     assert "hide" not in path.read_text()
     assert talerec(*export, "--without", "hide", "--user", "1").code != 0
 

@@ -10,11 +10,10 @@
 killed. Then the durable impressions and events are compared with what was answered and
 acknowledged, the counters with what is missing, and the figures of `/v1/stats` with a slow count in
 Python. *cost*: two services with a store, one with `--impressions 1`, get the same requests by user
-in slices A B B A; the processor time of each worker, without that of the thread that writes
-impressions, which is apart. With `--other`, the service without impressions runs the code of that
-folder, such as a checkout of a commit from before impressions. *shop*: 200 simulated shops, 1,000
-comparisons of equal models that are looked at after every user, and how many users a real
-difference needs.
+in turns A B B A; the processor time of the thread that answers, and apart from it that of the
+thread that writes impressions. With `--other`, a third service runs the code of that folder, such
+as a checkout of a commit from before impressions. *shop*: 200 simulated shops, 1,000 comparisons of
+equal models that are looked at after every user, and how many users a real difference needs.
 """
 
 from __future__ import annotations
@@ -198,13 +197,15 @@ def kill(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 # -- cost ------------------------------------------------------------------------------------------
 
 
-def worker_seconds(service: Service) -> float:
-    """Return the processor seconds of the service's workers, all threads together."""
-    total = 0
-    for pid in service.workers():
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            total += int((thread / "schedstat").read_text().split()[0])
-    return total / 1e9
+def thread_seconds(service: Service) -> tuple[float, float]:
+    """Return the processor seconds of the only worker: of the thread that answers, of the rest."""
+    (pid,) = service.workers()
+    seconds = {
+        thread.name: int((thread / "schedstat").read_text().split()[0]) / 1e9
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+    }
+    answering = seconds.pop(str(pid))
+    return answering, sum(seconds.values())
 
 
 async def ask_slice(connection: Connection, users: list[str]) -> None:
@@ -224,48 +225,77 @@ async def writer_seconds(port: int) -> float:
     return float(line.split()[1])
 
 
-async def measure_cost(services: list[Service], args: argparse.Namespace) -> dict[str, Any]:
-    chance, ratios, writer = random.Random(1), list[float](), list[float]()
-    for turn in range(args.turns + 1):  # the first is not counted
-        seconds = [0.0, 0.0]
-        before = await writer_seconds(services[1].port)
-        connections = [Connection(service.port) for service in services]
-        for _ in range(args.slices):
-            users = [str(chance.randrange(1, 250)) for _ in range(500)]
-            for which in (0, 1, 1, 0):
-                begin = worker_seconds(services[which])
-                await ask_slice(connections[which], users)
-                seconds[which] += worker_seconds(services[which]) - begin
-        for connection in connections:
-            await connection.close()
-        begin = worker_seconds(services[1])
-        await asyncio.sleep(1)  # what waits is written
-        seconds[1] += worker_seconds(services[1]) - begin
-        wrote = await writer_seconds(services[1].port) - before
-        n_requests = args.slices * 1000
-        if turn:
-            ratios.append((seconds[1] - wrote) / seconds[0])
-            writer.append(1e6 * wrote / n_requests)
-            print(
-                f"turn {turn}: {1e6 * seconds[0] / n_requests:.0f} us, {ratios[-1]:.3f}", flush=True
-            )
-    middle = statistics.median(ratios)
-    return {"ratio": middle, "range": [min(ratios), max(ratios)],
-            "writer us per request": statistics.median(writer)}  # fmt: skip
+async def measure_cost(
+    services: dict[str, Service], args: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Return processor seconds of turns by service, in the order A B C C B A of each turn.
+
+    All get the same requests; seconds are those of the thread that answers. "writer" has the
+    seconds of the thread that writes, in all turns.
+    """
+    chance, names = random.Random(1), list(services)
+    connections = {name: Connection(services[name].port) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    wrote = 0.0
+    for turn in range(-3, args.turns):  # the first three are not counted
+        users = [str(chance.randrange(1, 250)) for _ in range(args.requests)]
+        if turn == 0:
+            wrote = -await writer_seconds(services["with"].port)
+        sums = dict.fromkeys(names, 0.0)
+        for name in (*names, *names[::-1]):
+            begin = thread_seconds(services[name])[0]
+            await ask_slice(connections[name], users)
+            sums[name] += thread_seconds(services[name])[0] - begin
+        if turn >= 0:
+            for name in names:
+                seconds[name].append(sums[name])
+    await asyncio.sleep(1)  # what waits is written
+    wrote += await writer_seconds(services["with"].port)
+    for connection in connections.values():
+        await connection.close()
+    return {**seconds, "writer": [wrote / args.turns]}
+
+
+def start_services(folder: Path, path: Path, args: argparse.Namespace) -> dict[str, Service]:
+    services = {}
+    for name in ("before", "without", "with"):
+        if name == "before" and args.other is None:
+            continue
+        (folder / name).mkdir(parents=True)
+        options = ("--impressions", "1") if name == "with" else ()
+        source = args.other / "src" if name == "before" else ROOT / "src"
+        address = f"sqlite:///{folder}/{name}/shop.db"
+        services[name] = Service(path, address, 1, *options, source=source)
+    return services
 
 
 def cost(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    path, services = make_model(folder, 5000), list[Service]()
-    try:
-        for name, options in (("a", ()), ("b", ("--impressions", "1"))):
-            (folder / name).mkdir()
-            source = args.other / "src" if args.other and name == "a" else ROOT / "src"
-            address = f"sqlite:///{folder}/{name}/shop.db"
-            services.append(Service(path, address, 1, *options, source=source))
-        return asyncio.run(measure_cost(services, args))
-    finally:
-        for service in services:
-            service.stop()
+    """Return medians over starts: equal processes differ by some percent, by chance."""
+    path = make_model(folder, 5000)
+    per_request: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for start in range(args.starts):
+        services = start_services(folder / str(start), path, args)
+        try:
+            seconds = asyncio.run(measure_cost(services, args))
+        finally:
+            for service in services.values():
+                service.stop()
+        first = seconds[next(iter(services))]
+        for name, values in seconds.items():
+            per_request[name].append(1e6 * statistics.median(values) / (2 * args.requests))
+        for name in services:
+            quotients = [a / b for a, b in zip(seconds[name], first, strict=True)]
+            ratios[name].append(statistics.median(quotients))
+        print(start, {name: round(values[-1], 3) for name, values in ratios.items()}, flush=True)
+    return {
+        name: {
+            "us per request": statistics.median(values),
+            **({"ratio": statistics.median(ratios[name]), "ratios": sorted(ratios[name])}
+               if name in ratios else {}),
+        }
+        for name, values in per_request.items()
+    }  # fmt: skip
 
 
 # -- statistics ------------------------------------------------------------------------------------
@@ -463,8 +493,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3600, help="of answers, at most: kill")
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--slices", type=int, default=2)
+    parser.add_argument("--starts", type=int, default=9, help="of the services: cost")
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--requests", type=int, default=150, help="of a turn: cost")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--other", type=Path, help="a checkout to compare the cost with")
     parser.add_argument("--share", type=float, default=0.05)

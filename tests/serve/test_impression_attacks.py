@@ -242,35 +242,55 @@ def test_the_command_refuses_them_in_one_line(
     assert option[0] in message
 
 
-def test_long_answers_and_long_rules_do_not_fill_the_memory(tmp_path: Path) -> None:
-    """200,000 items wait at most, and of rules that take more than 10,000 characters the names."""
+class StuckStore:
+    """A store that keeps impressions in a list."""
 
-    class StuckStore:
-        def __init__(self) -> None:
-            self.rows = list[Impression]()
+    def __init__(self) -> None:
+        self.rows = list[Impression]()
 
-        def write_impressions(self, rows: list[Impression]) -> int:
-            self.rows += rows
-            return len(rows)
+    def write_impressions(self, rows: list[Impression]) -> int:
+        self.rows += rows
+        return len(rows)
 
-        def close(self) -> None:
-            pass
+    def close(self) -> None:
+        pass
 
+
+@pytest.mark.parametrize(("n_items", "rules", "room"), [(1000, None, 200), (1, "x" * 9900, 2000)])
+def test_long_answers_and_long_rules_do_not_fill_the_memory(
+    n_items: int, rules: str | None, room: int, tmp_path: Path
+) -> None:
+    """20 MB wait at most: 200,000 items, or the rules of 2,000 answers."""
     shared, store = SharedState(tmp_path, 1, 0, ("/a",)), StuckStore()
     queue: Any = ImpressionQueue(store, shared)  # type: ignore[arg-type]
-    items = [schemas.RankedItem(item_id=n, score=1.0, rank=n + 1) for n in range(1000)]
-    for n in range(300):
-        answer = schemas.Recommendations("v", items, recommendation_id=f"{n:038x}")
-        rules = {"where": "a = 1", "boost": {"brand": {str(m): 1.0 for m in range(n * 100)}}}
-        queue.add(ShownAnswer(answer, "ann", n, "current", rules))
+    items: list[schemas.Id] = list(range(n_items))
+    for n in range(room + 100):
+        queue.add(ShownAnswer(f"{n:038x}", "ann", n, "v", "current", None, rules, items))
     lost = shared.value("impressions_lost")
-    assert (lost, shared.value("impressions_queued")) == (100, 300)
+    assert (lost, shared.value("impressions_queued")) == (100, room + 100)
     queue.start()
-    until(lambda: shared.value("impressions_written") == 200)
-    queue.add(ShownAnswer(answer, "ann", 300, "current", None))  # there is room again
+    until(lambda: shared.value("impressions_written") == room)
+    queue.add(ShownAnswer("0" * 38, "ann", 300, "v", "current", None, None, items))  # room again
     queue.stop(60)
-    assert len(store.rows) == 201
-    rules = [json.loads(row.rules or "null") for row in store.rows]
-    assert rules[1]["boost"]["brand"]["99"] == 1.0
-    assert rules[199] == {"too_long": ["where", "boost"]}
-    assert max(len(row.rules or "") for row in store.rows) <= 10_000
+    assert len(store.rows) == room + 1
+    assert {row.rules for row in store.rows[:-1]} == {rules}
+
+
+def test_of_long_rules_the_names_are_kept(saved: Path, tmp_path: Path) -> None:
+    """A request takes rules of a megabyte; what waits of an answer has at most 10,000 characters.
+
+    Rules up to that length are kept as they are.
+    """
+    address = f"sqlite:///{tmp_path}/shop.db"
+    local = Local(saved, tmp_path / "run", store=address, impressions=1.0)
+    local.app.start()
+    for size in (10, 5000):
+        where = " or ".join(f"item_id = {n}" for n in range(20))
+        boost = {"item_id": {str(n): 0.1 for n in range(size)}}
+        answer = local.post("/v1/recommend", {"user_id": 1, "where": where, "boost": boost})
+        assert answer.status == 200, answer.json
+    local.app.stop()
+    with ImpressionStore(address) as store:
+        rules = [json.loads(row.rules or "") for (row) in next(iter(store.read_impressions(0)))]
+    assert rules[0]["boost"] == {"item_id": {str(n): 0.1 for n in range(10)}}
+    assert rules[1] == {"too_long": ["where", "boost"]}

@@ -11,7 +11,7 @@ import pytest
 import talerec as tr
 from command import talerec
 from service import Local
-from talerec.serve import SharedState, schemas
+from talerec.serve import SharedState
 from talerec.serve.online import ImpressionCounts
 from talerec.serve.users import ImpressionQueue, ShownAnswer
 from talerec.store import (
@@ -201,9 +201,7 @@ class FakeStore:
 
 
 def answer_of(n: int) -> ShownAnswer:
-    items = [schemas.RankedItem(item_id=n, score=1.0, rank=1)]
-    answer = schemas.Recommendations("v", items, recommendation_id=f"{n:038x}")
-    return ShownAnswer(answer, "ann", n, "current", None)
+    return ShownAnswer(f"{n:038x}", "ann", n, "v", "current", None, None, [n])
 
 
 def counters(shared: SharedState) -> list[int]:

@@ -112,4 +112,4 @@ def test_slots_are_kept_with_the_impression(shop: tr.Model, tmp_path: Path) -> N
     from talerec.serve.schemas import RecommendRequest, decode
 
     body = b'{"user_id": 1, "slots": {"3": {"where": "price < 5"}}}'
-    assert _describe_rules(decode(body, RecommendRequest)) == {"slots": {"3": "price < 5"}}
+    assert _describe_rules(decode(body, RecommendRequest)) == '{"slots": {"3": "price < 5"}}'

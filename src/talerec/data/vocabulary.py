@@ -32,9 +32,10 @@ class Vocabulary:
 
     def __init__(self, ids: pl.Series) -> None:
         self.ids = ids.alias("id")
+        self._size = len(ids)  # quicker to read than the length of a series
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._size
 
     @classmethod
     def encode(cls, values: pl.Series) -> tuple[Vocabulary, Array]:

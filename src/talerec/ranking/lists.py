@@ -26,6 +26,7 @@ from talerec.runtime import (
     Array,
     Kernel,
     as_readonly,
+    compiled,
     interprets_small,
     kernel,
     run_chunks,
@@ -131,7 +132,7 @@ def explain_queries(
     """
     explain = _explain_dense if weights.uses_dense_scores else _explain_hash
     inputs = (weights.kernel_weights, query.rows(), mask, weights.scratch())
-    columns = explain(*inputs, k, n_reasons)
+    columns = compiled(explain)(*inputs, k, n_reasons)
     return ExplainedLists(*(column.tolist() for column in columns))
 
 

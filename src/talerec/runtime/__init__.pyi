@@ -42,6 +42,7 @@ from talerec.runtime.kernels import int64_at as int64_at
 from talerec.runtime.kernels import kth_largest as kth_largest
 from talerec.runtime.kernels import kth_smallest as kth_smallest
 from talerec.runtime.lazy_kernels import always_compile as always_compile
+from talerec.runtime.lazy_kernels import compiled as compiled
 from talerec.runtime.lazy_kernels import interpret_small as interpret_small
 from talerec.runtime.lazy_kernels import interprets_small as interprets_small
 from talerec.runtime.memory import available_bytes as available_bytes

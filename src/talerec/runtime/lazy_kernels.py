@@ -124,10 +124,15 @@ def interprets_small(kernel: Any, n_queries: int) -> bool:
     return bool(kernel.interpreted_queries <= _INTERPRETED_QUERIES)
 
 
+def compiled(kernel: Any) -> Callable[..., Any]:
+    """Return the compiled form of a kernel, which is quicker to call than the kernel itself."""
+    run: Callable[..., Any] = kernel.numba_object
+    return run
+
+
 def interpret_small(kernel: Any, n_queries: int) -> Callable[..., Any]:
-    """Return what computes a kernel's result for so many queries: Python, or the kernel."""
-    run: Callable[..., Any] = kernel
-    return kernel.interpret if interprets_small(kernel, n_queries) else run
+    """Return what computes a kernel's result for so many queries: Python, or its compiled form."""
+    return kernel.interpret if interprets_small(kernel, n_queries) else compiled(kernel)
 
 
 def always_compile() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -264,6 +265,7 @@ def is_local(settings: Settings) -> bool:
     return settings.unix is not None or is_loopback(settings.host)
 
 
+@lru_cache(4)
 def is_loopback(host: str) -> bool:
     """Return whether a host (an IP address or a name) can be reached only from this machine.
 

@@ -8,12 +8,12 @@ time, so that a forged or old id is recognised without a look at the table.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
+from random import Random
 from typing import Any, NamedTuple
 
 from talerec.errors import TalerecError
@@ -64,11 +64,12 @@ class IdSigner:
     """
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed_hash = blake2b(digest_size=6, key=key)
+        self._random = Random()  # for different ids; what makes them genuine is the signature
 
     def make_id(self, time: int) -> str:
         """Return a new id of an answer given at `time`, in microseconds since 1970."""
-        content = b"%b%b" % (time.to_bytes(7, "big"), os.urandom(6))
+        content = (time << 48 | self._random.getrandbits(48)).to_bytes(13, "big")
         return (content + self._sign(content)).hex()
 
     def is_genuine(self, text: str) -> bool:
@@ -90,7 +91,9 @@ class IdSigner:
 
     def _sign(self, content: bytes) -> bytes:
         """Return the six bytes that sign the time and the random part of an id."""
-        return blake2b(content, digest_size=6, key=self._key).digest()
+        signature = self._keyed_hash.copy()
+        signature.update(content)
+        return signature.digest()
 
 
 class ImpressionStore(MeasurementStore):

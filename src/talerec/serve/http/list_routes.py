@@ -59,8 +59,7 @@ class ListRoutes:
             answer = await self._run_in_thread(self._show, http.model, http.path_id, named, query)
         except TalerecError as error:
             raise ApiError(409, "list_refused", f"list {http.path_id!r}: {error}") from None
-        self._shown.sign_and_keep(http, request, answer, http.path_id)
-        return Response(encode(answer))
+        return Response(self._shown.encode_and_keep(http, request, answer, http.path_id))
 
     def _show(
         self, model: ServedModel, name: str, named: NamedList, query: ModelQuery

@@ -221,10 +221,9 @@ class Api:
             answer = await self._queue.enqueue(model, query)
         if self.shown.explores(http, request):
             await self.run_in_thread(self.shown.explore, model, query, answer)
-        self.shown.sign_and_keep(http, request, answer)
         if answer.fallback:
             self._shared.increment("fallbacks")
-        return Response(encode(answer))
+        return Response(self.shown.encode_and_keep(http, request, answer))
 
     async def _explain_item(self, http: HttpRequest, request: schemas.ExplainRequest) -> Response:
         """Return, as JSON, what each history row contributes to an item's score.

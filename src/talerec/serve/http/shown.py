@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import Counter
 from operator import attrgetter
 from typing import Any
 
-from talerec.serve import Settings, SharedState, schemas
+from talerec.serve import Settings, SharedState, encode, schemas
 from talerec.serve.http.messages import HttpRequest
 from talerec.serve.model import Explorer, ModelQuery, ServedModel
 from talerec.serve.online import ImpressionCounts, is_in_share
@@ -22,6 +23,7 @@ _COUNT_S = 10.0  # seconds between two readings of new impressions, for explorat
 _DELAY_US = 5_000_000  # microseconds after which all impressions of a time are in the store
 _DAY_US = 86_400_000_000  # microseconds
 _PERIOD_DAYS = 28  # days whose impressions count for exploration
+_MAX_RULES = 10_000  # characters of the rules of an answer; of longer ones, the names are kept
 _read_rules = attrgetter(
     "where", "per", "boost", "recency", "allow", "deny", "hide_seen", "slots"
 )  # of a request
@@ -92,11 +94,11 @@ class ShownLists:
         if self._explorer is not None:
             self._explorer.explore(model, query, answer)
 
-    def sign_and_keep(
+    def encode_and_keep(
         self, http: HttpRequest, request: schemas.RecommendRequest, answer: schemas.Recommendations,
         list_name: str | None = None,
-    ) -> None:  # fmt: skip
-        """Give an answer its id, and queue it if the user belongs to the kept share.
+    ) -> bytes:  # fmt: skip
+        """Return an answer with its id as JSON; queue it if the user belongs to the kept share.
 
         Not kept are answers that nobody sees (`impression` is false), those for another time
         (`as_of`), and those of a model that the query string chose. Of anonymous visitors, a
@@ -104,13 +106,16 @@ class ShownLists:
         """
         time = now_us()
         answer.recommendation_id = shown_id = self._signer.make_id(time)
+        body = encode(answer)
         if self._queue is None or not _is_shown(http, request):
-            return
+            return body
         user = None if request.user_id is None else str(request.user_id)
-        if not is_in_share(user or shown_id, self._settings.impressions, _SAMPLE):
-            return
-        rules = _describe_rules(request)
-        self._queue.add(ShownAnswer(answer, user, time, http.role, rules, list_name))
+        if is_in_share(user or shown_id, self._settings.impressions, _SAMPLE):
+            items, rules = [item.item_id for item in answer.items], _describe_rules(request)
+            chances = () if self._explorer is None else _list_chances(answer.items)
+            source = answer.model, http.role, list_name
+            self._queue.add(ShownAnswer(shown_id, user, time, *source, rules, items, *chances))
+        return body
 
     def check_ids(self, events: list[Event]) -> tuple[list[Event], int]:
         """Return events without ids of answers that no service of this store gave, and a count.
@@ -167,12 +172,29 @@ def _is_shown(http: HttpRequest, request: schemas.RecommendRequest) -> bool:
     return request.impression and request.as_of is None and http.role != "comparison"
 
 
-def _describe_rules(request: schemas.RecommendRequest) -> dict[str, Any] | None:
-    """Return a request's rules for items, id lists by their lengths; None without any."""
+def _list_chances(items: list[schemas.RankedItem]) -> tuple[list[float] | None, list[int] | None]:
+    """Return the probabilities of items at their ranks, None if all are 1, and the explored ranks.
+
+    The ranks are None if no item was explored.
+    """
+    if all(item.probability is schemas.ABSENT for item in items):
+        return None, None
+    probabilities = [item.probability or 1.0 for item in items]
+    return probabilities, [item.rank for item in items if item.explored is True] or None
+
+
+def _describe_rules(request: schemas.RecommendRequest) -> str | None:
+    """Return a request's rules for items as JSON, id lists by their lengths; None without any.
+
+    Of rules that take more than 10,000 characters, only the names are there.
+    """
     if not any(_read_rules(request)):  # most requests
         return None
     rules = {name: getattr(request, name) for name in ("where", "per", "boost", "recency")}
     rules |= {name: len(getattr(request, name) or ()) for name in ("allow", "deny")}
     rules |= {"hide_seen": request.hide_seen}
     rules["slots"] = {place: rule.where for place, rule in (request.slots or {}).items()}
-    return {name: value for name, value in rules.items() if value} or None
+    rules = {name: value for name, value in rules.items() if value}
+    text = json.dumps(rules) if rules else None
+    is_long = text is not None and len(text) > _MAX_RULES
+    return json.dumps({"too_long": list(rules)}) if is_long else text

@@ -158,6 +158,8 @@ class ServedModel:
         A query has a history and options of its list. Queries that differ only in their histories
         (equal `group_key`) are computed together; a query without a key is computed alone.
         """
+        if len(queries) == 1:  # most often: the rest takes time
+            return self._recommend_group(queries, is_plain=queries[0].group_key is not None)
         groups: dict[tuple[int, bool, bool] | int, list[int]] = defaultdict(list)
         for n, query in enumerate(queries):
             groups[query.group_key or n].append(n)
@@ -211,7 +213,8 @@ class ServedModel:
         """
         options = queries[0].options
         item_filter = self.filters.build_filter(options)
-        item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
+        if queries[0].hidden:
+            item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
         model = self._choose_model(queries[0])
         histories = apply_context(model, histories, options.context)
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
@@ -225,7 +228,8 @@ class ServedModel:
             if self._uses_model_list(histories, q, n_items, queries[q].is_unknown_user):
                 listed = slice(begin, begin + n_items)
                 answer = schemas.Recommendations(self.version, items[listed])
-                mark_slots(answer, np.array(lists.items[listed], int), item_filter.slots)
+                if item_filter.slots:
+                    mark_slots(answer, np.array(lists.items[listed], int), item_filter.slots)
             else:
                 ranking = self.popular.ranked()
                 answer = self.list_ranking(*ranking, options.k, item_filter)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from talerec.errors import TalerecError
 from talerec.serve import SharedState, schemas
@@ -24,38 +23,37 @@ from talerec.store import (
 logger = logging.getLogger("talerec")
 
 _QUEUE_ANSWERS = 20_000  # answers that may wait; beyond that they are lost, and counted
-_QUEUE_ITEMS = 200_000  # items of these answers: their memory
+_QUEUE_BYTES = 20_000_000  # bytes of these answers, about
+_ITEM_BYTES = 100  # an item of an answer, about
 _COMMIT_ANSWERS = 5_000  # answers of one commit
 _PAUSE_S = 0.25  # seconds between two commits: a killed worker loses no more than a second
 _RETRY_S = 1.0  # seconds after the store failed
-_MAX_RULES = 10_000  # characters of the rules of an answer; of longer ones, the names are kept
 
 
 class ShownAnswer(NamedTuple):
-    """An answer and what the store keeps of its request."""
+    """What the store keeps of an answer and its request; `to_impression` encodes it later."""
 
-    answer: schemas.Recommendations
+    id: str  # the recommendation id
     user: str | None  # None for an anonymous visitor
     time: int  # microseconds since 1970
+    model: str  # the version of the model
     role: str  # of the model: "current" or "candidate"
-    rules: dict[str, Any] | None  # of the request, for items
-    list_name: str | None = None  # of a named list
+    list_name: str | None  # of a named list
+    rules: str | None  # JSON of the request's rules for items; None without any
+    items: list[schemas.Id]  # by rank
+    probabilities: list[float] | None = None  # of each item at its rank; None: all 1
+    explored: list[int] | None = None  # ranks of explored items
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the answer takes while it waits."""
+        return _ITEM_BYTES * len(self.items) + len(self.rules or "")
 
     def to_impression(self) -> Impression:
         """Return the row of the table of impressions."""
-        items = self.answer.items
-        probabilities = None
-        if any(item.probability is not schemas.ABSENT for item in items):
-            probabilities = [item.probability or 1.0 for item in items]
-        explored = [item.rank for item in items if item.explored is True] or None
-        rules = None if self.rules is None else json.dumps(self.rules)
-        if rules is not None and len(rules) > _MAX_RULES:
-            rules = json.dumps({"too_long": list(self.rules or ())})
-        return Impression(
-            str(self.answer.recommendation_id), self.user, self.time, self.answer.model, self.role,
-            self.list_name, rules, encode_list([str(item.item_id) for item in items]) or "[]",
-            encode_list(probabilities), encode_list(explored),
-        )  # fmt: skip
+        items = encode_list([str(item_id) for item_id in self.items]) or "[]"
+        chances = encode_list(self.probabilities), encode_list(self.explored)
+        return Impression(*self[:7], items, *chances)
 
 
 class ImpressionQueue:
@@ -75,7 +73,7 @@ class ImpressionQueue:
     def __init__(self, store: ImpressionStore, shared: SharedState) -> None:
         self._store, self._shared = store, shared
         self._waiting: deque[ShownAnswer] = deque()
-        self._n_added = self._n_removed = 0  # items of answers: each is counted by one thread
+        self._bytes_added = self._bytes_removed = 0  # each is counted by one thread
         self._loss_lock = threading.Lock()  # two threads count losses
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,14 +91,14 @@ class ImpressionQueue:
     def add(self, shown: ShownAnswer) -> None:
         """Queue an answer to be written, or drop it and count it as lost if too many wait.
 
-        At most 20,000 answers with 200,000 items wait. The call never waits.
+        At most 20,000 answers of 20 MB wait. The call never waits.
         """
         self._shared.increment("impressions_queued")
-        n_items = self._n_added - self._n_removed
-        if len(self._waiting) >= _QUEUE_ANSWERS or n_items >= _QUEUE_ITEMS:
+        n_bytes = self._bytes_added - self._bytes_removed
+        if n_bytes >= _QUEUE_BYTES or len(self._waiting) >= _QUEUE_ANSWERS:
             self._count_lost(1)
         else:
-            self._n_added += len(shown.answer.items)
+            self._bytes_added += shown.size
             self._waiting.append(shown)
 
     def stop(self, seconds: float) -> None:
@@ -142,7 +140,7 @@ class ImpressionQueue:
                 self._count_lost(len(group))
             for shown in group:
                 self._waiting.popleft()
-                self._n_removed += len(shown.answer.items)
+                self._bytes_removed += shown.size
         return True
 
     def _count_lost(self, n_answers: int) -> None:

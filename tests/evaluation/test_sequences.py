@@ -78,6 +78,8 @@ def test_a_difference_is_seen_and_few_users_see_nothing() -> None:
     [
         (None, "too few users"),
         ((0.004, 0.011), "better by 0.4 to 1.1 points"),
+        ((0.000873, 0.0198), "better by 0.087 to 1.98 points"),
+        ((0.1, 1.0), "better by 10 to 100 points"),
         ((-0.011, -0.004), "worse by 0.4 to 1.1 points"),
         ((-0.011, 0.004), "between 1.1 points worse and 0.4 points better"),
     ],

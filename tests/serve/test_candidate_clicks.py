@@ -128,10 +128,54 @@ def test_all_answers_are_compared_though_the_latest_have_rates(tmp_path, monkeyp
             a._replace(time=a.time + shift, id=signer.make_id(a.time + shift)) for a in answers
         ]
         store.write_impressions(moved)
-    figures = ImpressionCounts(settings).read()
+    figures = ImpressionCounts(settings, tmp_path).read()
     assert figures is not None
     assert figures["answers"] == 20
     assert figures["comparison"]["users"] == compare_slowly(moved, [], now_us())["users"]
+
+
+def test_workers_show_the_same_figures_and_the_comparison_does_not_go_back(
+    tmp_path, monkeypatch
+) -> None:
+    """One worker counts, all show its figures; a worker that has read less shows no less."""
+    settings = Settings(
+        path=tmp_path, store=f"sqlite:///{tmp_path}/shop.db", impressions=1.0, attribution=60.0
+    )
+    with ImpressionStore.open(settings.store or "") as store:
+        shift = now_us() - END - 3 * WINDOW
+        signer = IdSigner(store.read_secret())
+        answers = [
+            a._replace(time=a.time + shift, id=signer.make_id(a.time + shift))
+            for a in make_shop(1, b"key")[0]
+        ]
+        store.write_impressions(answers)
+    first, second = (ImpressionCounts(settings, tmp_path) for _ in range(2))
+    figures = first.read()
+    assert figures["since"] == min(a.time for a in answers) / 1e6
+    assert second.read() == figures  # also after JSON
+    assert second._comparison._until == 0  # it has counted nothing
+    users = figures["comparison"]["users"]
+    assert min(users.values()) > 50
+    monkeypatch.setattr(comparison, "_MAX_S", 0.0)  # the other worker reads no user in time
+    monkeypatch.setattr(impressions, "_AGE_FACTOR", 0.0)
+    monkeypatch.setattr(impressions, "_MIN_AGE_S", -1.0)  # every call counts
+    second._valid_until = 0.0
+    (tmp_path / "impressions.json").write_text(
+        json.dumps({"valid_until": 0.0, "figures": figures}), encoding="utf-8"
+    )
+    again = second.read()
+    assert second._comparison._until > 0
+    assert again["counted_at"] > figures["counted_at"]
+    assert again["comparison"]["users"] == users
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"valid_until": 9e99}', '{"figures": {}}'])
+def test_a_damaged_file_of_figures_is_replaced(content, tmp_path) -> None:
+    settings = Settings(path=tmp_path, store=f"sqlite:///{tmp_path}/shop.db", impressions=1.0)
+    ImpressionStore.open(settings.store or "").close()
+    (tmp_path / "impressions.json").write_text(content, encoding="utf-8")
+    assert ImpressionCounts(settings, tmp_path).read()["answers"] == 0
+    assert json.loads((tmp_path / "impressions.json").read_text())["figures"]["answers"] == 0
 
 
 def test_a_new_candidate_begins_anew(tmp_path) -> None:

@@ -80,12 +80,23 @@ def describe_difference(interval: tuple[float, float] | None) -> str:
     """
     if interval is None:
         return f"too few users: at least {_MIN_USERS} of each model are needed"
-    low, high = (100 * end for end in interval)
+    low, high = interval
+    near, far = (_format_points(end) for end in sorted(interval, key=abs))
     if low > 0:
-        return f"the candidate is better by {low:.2g} to {high:.2g} points; enough users"
+        return f"the candidate is better by {near} to {far} points; enough users"
     if high < 0:
-        return f"the candidate is worse by {-high:.2g} to {-low:.2g} points; enough users"
+        return f"the candidate is worse by {near} to {far} points; enough users"
     return (
-        f"no difference is certain yet: the candidate is between {-low:.2g} points worse and"
-        f" {high:.2g} points better; more users are needed"
+        f"no difference is certain yet: the candidate is between {_format_points(low)} points worse"
+        f" and {_format_points(high)} points better; more users are needed"
     )
+
+
+def _format_points(share: float) -> str:
+    """Return the size of a difference of rates in percentage points, with two decimals.
+
+    Below a tenth of a point, two significant digits.
+    """
+    points = 100 * abs(share)
+    text = f"{points:.2f}" if points >= 0.1 else f"{float(f'{points:.2g}'):f}"
+    return text.rstrip("0").rstrip(".")

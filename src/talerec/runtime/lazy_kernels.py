@@ -131,7 +131,7 @@ def compiled(kernel: Any) -> Callable[..., Any]:
 
 
 def interpret_small(kernel: Any, n_queries: int) -> Callable[..., Any]:
-    """Return what computes a kernel's result for so many queries: Python, or its compiled form."""
+    """Return what computes a kernel's result for so many queries: Python or compiled code."""
     return kernel.interpret if interprets_small(kernel, n_queries) else compiled(kernel)
 
 

@@ -58,6 +58,9 @@ def test_the_tab_shows_rates_and_the_comparison(chromium, shop, size, scheme):
         "Is the new model better?",
         counted["comparison"]["advice"][1:],
         f"{counted['comparison']['users']['candidate']} users",
+        f"Of 100 shown items, a user clicks on {100 * counted['comparison']['ctr']['current']:.2f}",
+        "To compare two models (--candidate), read the answer above",
+        "personal lists",
         "Explored items",
     ):
         assert words in text
@@ -73,6 +76,23 @@ def test_the_tab_shows_rates_and_the_comparison(chromium, shop, size, scheme):
     if folder := os.environ.get("TALEREC_PICTURES"):
         page.screenshot(path=f"{folder}/impressions-{scheme}-{size[0]}.png", full_page=True)
     window.close()
+
+
+def test_before_the_first_answer_the_tab_says_so(chromium, model, tmp_path):
+    path = model.save(tmp_path / "shop.tale")
+    options = ("--store", f"sqlite:///{tmp_path}/shop.db", "--impressions", "1")
+    remote = Remote(path, *options)
+    try:
+        window = Page(chromium, remote)
+        page = window.open()
+        page.click("#tab-impressions")
+        page.wait_for_selector("#no-impressions:has-text('Nothing was shown yet')")
+        assert remote.ask("POST", "/v1/recommend", {"user_id": "ann", "k": 5}).status == 200
+        page.wait_for_selector("#rates-by-model tbody tr")  # without a click, soon afterwards
+        assert not page.is_visible("#no-impressions")
+        window.close()
+    finally:
+        remote.stop()
 
 
 def test_without_impressions_the_tab_says_how_to_keep_them(page):

@@ -48,7 +48,7 @@ class ShownLists:
     def __init__(self, settings: Settings, shared: SharedState, store_id: str) -> None:
         self._settings, self._shared, self._store_id = settings, shared, store_id
         self._signer = StoreSigner(self._connect())  # as answers may come before `start`
-        self.counts = ImpressionCounts(settings)
+        self.counts = ImpressionCounts(settings, shared.folder)
         self._queue: ImpressionQueue | None = None
         store = self._connect() if settings.impressions else None
         if store is not None:
@@ -173,9 +173,9 @@ def _is_shown(http: HttpRequest, request: schemas.RecommendRequest) -> bool:
 
 
 def _list_chances(items: list[schemas.RankedItem]) -> tuple[list[float] | None, list[int] | None]:
-    """Return the probabilities of items at their ranks, None if all are 1, and the explored ranks.
+    """Return the probability of each item at its rank, and the ranks of explored items.
 
-    The ranks are None if no item was explored.
+    The first is None if all are 1, the second if no item was explored.
     """
     if all(item.probability is schemas.ABSENT for item in items):
         return None, None

@@ -55,7 +55,6 @@ _MAX_CACHED = 64  # values of `where`, `per` and `boost` whose filters are cache
 _MAX_CACHE_BYTES = 2**26  # as long as they take no more memory than this
 _LONG_LIST = 1000  # ids: finding the positions of fewer takes a fraction of a millisecond
 _LONG_CONDITION = 1_000_000  # characters times items: fewer take about a millisecond
-_NO_ITEMS = frozenset[int]()
 _HIDE_SEEN = ItemFilter(hide_seen=True)
 _NO_RULES = (None,) * 8  # allow, deny, where, per, boost, as_of, context, slots of a plain request
 
@@ -142,7 +141,7 @@ class UserRows:
     def hidden_items(self, feedback: NegativeFeedback, now: int) -> frozenset[int]:
         """Return the positions of items that negative feedback hides at a time (microseconds)."""
         if not self.hidden:
-            return _NO_ITEMS
+            return frozenset()
         return frozenset(
             item for item, event in self.hidden if item >= 0 and feedback.hides(event.time, now)
         )
@@ -151,13 +150,11 @@ class UserRows:
 def join_users(users: Sequence[UserRows]) -> Histories:
     """Return the rows of several users as histories, one per user, in the order of `users`.
 
-    The histories share one array of item positions and one of times; `ptr` has their bounds. An
-    item's position is its number in the vocabulary.
+    The histories share one array of item positions and one of times; `ptr` has their bounds.
     """
     if len(users) == 1 and not users[0].context:  # most often
-        rows = users[0]
-        ptr = np.array([0, len(rows)])
-        return Histories(ptr[:1], ptr[1:], rows.item, rows.time)
+        ptr = np.array([0, len(users[0])])
+        return Histories(ptr[:1], ptr[1:], users[0].item, users[0].time)
     ptr = np.array([0, *accumulate(map(len, users))])
     row_context = concatenate_context([rows.context for rows in users], list(map(len, users)))
     context = newest_values(row_context, ptr)

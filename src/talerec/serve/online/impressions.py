@@ -1,15 +1,19 @@
-"""The figures about impressions, as a worker counts them from the store and shows them."""
+"""The figures about impressions, as the workers of a service count them and show them."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from talerec.evaluation import summarize_impressions
+from talerec.runtime import atomic_replace
 from talerec.serve import Settings
 from talerec.serve.online.comparison import CandidateComparison
 from talerec.serve.online.shown_items import list_items
@@ -19,22 +23,34 @@ logger = logging.getLogger("talerec")
 
 _MAX_ANSWERS = 100_000  # answers that are counted, the latest ones
 _PERIOD_US = 28 * 86_400_000_000  # microseconds of the past that are counted
-_MIN_AGE_S, _AGE_FACTOR = 1.0, 20.0  # how long counts are shown: seconds, and times their duration
+_MIN_AGE_S, _MAX_AGE_S = 1.0, 60.0  # how long figures are shown,
+_AGE_FACTOR = 20.0  # between these limits: times the seconds that it took to count them
+_FILE = "impressions.json"  # in the folder of the run
 
 
 class ImpressionCounts:
-    """The figures about impressions, as a worker counts them in a thread of its own.
+    """The figures about impressions, which one worker counts and all workers of a run show.
 
-    They are kept for a second, or for twenty times as long as it took to count them.
+    Figures are shown for a second, or for twenty times as long as it took to count them, but not
+    for more than a minute; then the first worker that is asked counts again, in a thread of its
+    own, and writes them to a file of the run.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the service.
+    folder : Path
+        The folder of the run, which all workers share.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, folder: Path) -> None:
         self._address = settings.store if settings.impressions else None
         self._window = round(1e6 * settings.attribution)
         self._negative = settings.feedback.names
         self._comparison = CandidateComparison(self._window, self._negative)
+        self._path = folder / _FILE
         self._lock = threading.Lock()  # held while figures are counted
-        self._valid_until = 0.0
+        self._valid_until = 0.0  # Unix seconds
         self.latest: dict[str, Any] | None = None  # the figures that were counted last
 
     def read(self) -> dict[str, Any] | None:
@@ -45,17 +61,32 @@ class ImpressionCounts:
         if self._address is None or not self._lock.acquire(blocking=False):
             return self.latest
         try:
-            started = time.monotonic()
-            if started >= self._valid_until:
+            self._read_file()
+            started = time.time()
+            if not started < self._valid_until < started + _MAX_AGE_S:  # the clock may be set back
                 try:
                     self.latest = self._count(self._address)
                 except StoreError as error:
                     logger.warning("impressions could not be counted: %s", error)
-                seconds = time.monotonic() - started
-                self._valid_until = time.monotonic() + max(_MIN_AGE_S, _AGE_FACTOR * seconds)
+                self._publish(time.time() - started)
             return self.latest
         finally:
             self._lock.release()
+
+    def _read_file(self) -> None:
+        """Take the figures that a worker has counted last, if there are any."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            published = json.loads(self._path.read_bytes())
+            self._valid_until, self.latest = published["valid_until"], published["figures"]
+
+    def _publish(self, seconds: float) -> None:
+        """Write the figures, which took `seconds` to count, to the file that all workers read."""
+        has_answers = self.latest is not None and self.latest["answers"]
+        age = _AGE_FACTOR * seconds if has_answers else 0.0
+        self._valid_until = time.time() + min(max(age, _MIN_AGE_S), _MAX_AGE_S - 1)
+        published = {"valid_until": self._valid_until, "figures": self.latest}
+        with suppress(OSError), atomic_replace(self._path) as unfinished:
+            unfinished.write_text(json.dumps(published), encoding="utf-8")
 
     def _count(self, address: str) -> dict[str, Any]:
         """Read the latest impressions and events of the store, and return the figures."""
@@ -69,9 +100,18 @@ class ImpressionCounts:
             comparison = None
             if len(versions):
                 comparison = self._comparison.update(store, str(versions[-1]), now)
+                comparison = self._choose_later(comparison)
         figures = summarize_impressions(shown, events, self._window, self._negative)
-        times = {"since": since / 1e6, "counted_at": now / 1e6}
+        first = since if shown.is_empty() else int(shown["time"][0])  # they are in order of time
+        times = {"since": first / 1e6, "counted_at": now / 1e6}
         return {**times, **figures, "comparison": comparison}
+
+    def _choose_later(self, comparison: dict[str, Any]) -> dict[str, Any]:
+        """Return this worker's comparison, or that of another worker, which has read further."""
+        other: dict[str, Any] | None = None if self.latest is None else self.latest["comparison"]
+        if other is None or other["candidate"] != comparison["candidate"]:
+            return comparison
+        return max(comparison, other, key=lambda each: float(each["until"]))
 
 
 def impression_lines(summary: dict[str, Any] | None) -> list[str]:

@@ -25,23 +25,26 @@ async function look() {
 }
 
 const rate = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(2)} %`);
-const points = (value) => `${value < 0 ? "−" : "+"}${(100 * Math.abs(value)).toFixed(2)}`;
+const points = (value) => `${value < 0 ? "−" : "+"}${pointsOf(100 * Math.abs(value))}`;
+const pointsOf = (size) => Number(size >= 0.1 ? size.toFixed(2) : size.toPrecision(2)).toString();
 const between = ([low, high]) => `${(100 * low).toFixed(2)} to ${(100 * high).toFixed(2)} %`;
 
 function show(figures) {
-  const isCounted = figures?.answers !== undefined;
+  const isCounted = Boolean(figures?.answers);
   byId("no-impressions").hidden = isCounted;
   byId("impressions").hidden = !isCounted;
   if (!isCounted) {
-    byId("no-impressions").textContent = figures ? "The first figures are being counted…"
-      : "This service keeps no impressions: start it with --store and --impressions 0.1.";
+    byId("no-impressions").textContent = !figures
+      ? "This service keeps no impressions: start it with --store and --impressions 0.1."
+      : figures.answers === 0 && !figures.queue.queued ? "Nothing was shown yet. Figures follow the first answers within seconds."
+        : "The first figures are being counted…";
     return;
   }
   byId("impression-tiles").replaceChildren(...tiles(figures));
-  showComparison(figures.comparison);
+  showComparison(figures);
   fill("rates-by-model", Object.entries(figures.by_model).map(([model, row]) => [`${model.slice(0, 8)}, ${row.role}`, row]));
   fill("rates-by-rank", Object.entries(figures.by_rank));
-  fill("rates-by-list", Object.entries(figures.by_list));
+  fill("rates-by-list", Object.entries(figures.by_list).map(([name, row]) => [name === "recommend" ? "personal lists" : name, row]));
   const left = Object.entries(figures.not_clicks).filter(([, n]) => n);
   byId("not-clicks").textContent = left.length
     ? `Events that are no clicks: ${left.map(([reason, n]) => `${count(n)} ${REASONS[reason] ?? reason}`).join(", ")}.` : "";
@@ -49,31 +52,32 @@ function show(figures) {
 
 function tiles(figures) {
   const { queue, explored } = figures;
-  const since = age(Math.max(0, Date.now() / 1000 - figures.since));
+  const [since, counted] = [figures.since, figures.counted_at].map((time) => age(Math.max(0, Date.now() / 1000 - time)));
   const boxes = [
     tile("Answers", count(figures.answers), `${count(figures.impressions)} shown items, ${percent(figures.share)} of users`),
     tile("Clicks", count(figures.clicks), `within ${age(figures.attribution)} of an answer`),
     tile("Click rate", rate(figures.ctr), `95 %: ${between(figures.interval)}; ${count(figures.users)} users`),
     tile("Not kept", count(queue.lost), `${count(queue.written)} answers written since the start`, null, queue.lost > 0),
-    tile("Period", since, "at most four weeks, or the latest 100,000 answers"),
+    tile("Period", since, `since the first answer; at most four weeks, or the latest 100,000 answers. Counted ${counted} ago`),
   ];
   if (explored) boxes.push(tile("Explored items", rate(explored.ctr), `${count(explored.impressions)} shown, 95 %: ${between(explored.interval)}`));
   return boxes;
 }
 
-function showComparison(comparison) {
+function showComparison(figures) {
+  const comparison = figures.comparison;
   byId("clicks-difference").hidden = !comparison;
   if (!comparison) return;
-  const { difference, interval, advice, users, ctr } = comparison;
+  const { difference, interval, advice, users, ctr } = comparison, window = age(figures.attribution);
   const tone = interval === null ? "" : interval[0] > 0 ? "up" : interval[1] < 0 ? "down" : "";
   byId("advice").className = tone;
   byId("advice").textContent = `${advice[0].toUpperCase()}${advice.slice(1)}.`;
-  const span = interval === null ? "no interval yet" : `${points(interval[0])} to ${points(interval[1])} points`;
+  const span = interval === null ? "no interval yet" : `${points(interval[0])} to ${points(interval[1])}`;
   byId("difference-about").textContent =
-    `Difference in click rate: ${points(difference)} points (${span}), valid however often you look. ` +
-    `Current model ${rate(ctr.current)}, ${count(users.current)} users; ` +
-    `candidate ${comparison.candidate.slice(0, 8)} ${rate(ctr.candidate)}, ${count(users.candidate)} users. ` +
-    "Each user counts once, with the first window after the first answer.";
+    `Of 100 shown items, a user clicks on ${(100 * ctr.current).toFixed(2)} with the current model (${count(users.current)} users) ` +
+    `and on ${(100 * ctr.candidate).toFixed(2)} with the candidate ${comparison.candidate.slice(0, 8)} (${count(users.candidate)} users): ` +
+    `${points(difference)} percentage points (${span}, valid however often you look). ` +
+    `Each user counts once, with the first ${window} of the comparison, so these rates differ a little from those below.`;
 }
 
 // Rows of a table: a name, counts, and the rate with a drawing of its interval on one scale.

@@ -96,13 +96,16 @@ def test_forged_and_malformed_ids_have_their_answers(shop: Local) -> None:
 
 
 def test_a_deleted_user_leaves_no_impression_not_even_a_late_one(shop: Local) -> None:
-    show(shop, "ann")
-    figures(shop, 1, 0)
+    answer = show(shop, "ann")
+    click = {"user_id": "ann", "item_id": str(answer["items"][0]["item_id"])}
+    assert shop.post("/v1/events", {"events": [click]}).status == 202
+    figures(shop, 1, 1)
     late = Impression("0" * 38, "ann", now_us(), "v", "current", None, None, '["1"]', None, None)
     assert shop.ask("DELETE", "/v1/users/ann").status == 200
     with ImpressionStore(shop.app.settings.store or "") as store:
         assert store.write_impressions([late]) == 0
         assert store.read_user_impressions("ann") == []
+    assert figures(shop, 0, 0)["by_rank"] == {}
 
 
 # -- bad input -------------------------------------------------------------------------------------

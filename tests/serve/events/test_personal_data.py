@@ -22,6 +22,9 @@ from talerec.serve.users.maintenance import StoreMaintenance
 from talerec.store import (
     Event,
     EventTail,
+    IdSigner,
+    Impression,
+    ImpressionStore,
     Measurement,
     MeasurementProgress,
     MeasurementStore,
@@ -79,9 +82,16 @@ def test_old_events_are_removed_from_the_store_and_from_answers(
 ) -> None:
     address, now = f"sqlite:///{tmp_path}/shop.db", now_us()
     old = [Event("ann", str(n % 50 + 1), now - 500 * DAY + n) for n in range(12_000)]
-    with Store.open(address) as store:
+    with ImpressionStore.open(address) as store:
         store.append([[*old, Event("ann", "7", now)]])
         store.delete_user("bob", now)
+        signer = IdSigner(store.read_secret())
+        shown = [
+            Impression(signer.make_id(now - age * DAY), user, now - age * DAY, "v", "current",
+                       None, None, '["7"]', None, None)
+            for age, user in ((401, "ann"), (399, "ann"), (500, None))
+        ]  # fmt: skip
+        store.write_impressions(shown)
     with service_with_store(saved, tmp_path / "run", address, keep_events=400 * 86_400.0) as local:
 
         def history() -> list[int]:
@@ -90,6 +100,8 @@ def test_old_events_are_removed_from_the_store_and_from_answers(
         until(lambda: history() == [7])
         with Store(address) as store:
             until(lambda: [row.item for row in store.read_after(0)] == ["7", None])
+        with ImpressionStore(address) as store:
+            until(lambda: [*store.read_impressions(0)] == [[shown[1]]])
         assert send(local, {"user_id": "ann", "item_id": 9}).status == 202
         assert history() == [7, 9]
 

@@ -92,11 +92,12 @@ def compare_slowly(answers: list[Impression], events: list[Event], end: int) -> 
     }
 
 
-@pytest.mark.parametrize("chunk", [1, 40, 10**6])
+@pytest.mark.parametrize(("users", "items"), [(1, 10**6), (40, 10**6), (10**6, 30), (10**6, 10**6)])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_comparison_is_that_of_a_slow_twin(seed, chunk, tmp_path, monkeypatch) -> None:
-    """Whenever it is asked for and however few users are read at a time."""
-    monkeypatch.setattr(comparison, "_CHUNK_USERS", chunk)
+def test_the_comparison_is_that_of_a_slow_twin(seed, users, items, tmp_path, monkeypatch) -> None:
+    """Whenever it is asked for and however few users and items are read at a time."""
+    monkeypatch.setattr(comparison, "_CHUNK_USERS", users)
+    monkeypatch.setattr(comparison, "_CHUNK_ITEMS", items)
     monkeypatch.setattr(store_module, "_PAGE_ROWS", 50)
     with ImpressionStore.open(f"sqlite:///{tmp_path}/shop.db") as store:
         answers, events = make_shop(seed, store.read_secret())

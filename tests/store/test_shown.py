@@ -45,8 +45,10 @@ def test_impressions_are_stored_once_and_read_in_order(store: ImpressionStore) -
     assert store.write_impressions(rows) == 10
     assert read_all(store) == rows
     assert read_all(store, START + 7) == rows[7:]
-    assert store.find_start(0, 3) == START + 7
-    assert store.find_start(START + 8, 3) == START + 8
+    assert store.find_start(0, 3, 100) == START + 7
+    assert store.find_start(START + 8, 3, 100) == START + 8
+    for max_items, first in ((20, 0), (19, START + 1), (5, START + 8), (1, START + 9)):
+        assert store.find_start(0, 10, max_items) == first  # each has two items
     assert store.count_shown(START, START + 5) == {START // DAY: {"1": 5, "2": 5}}
     assert store.prune_impressions(START + 2) == 2
     assert read_all(store) == rows[2:]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
+from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from talerec.store.session import find_deletions, lock_meta
 
 ID_LENGTH = 38  # hexadecimal digits of a recommendation id: 14 of time, 12 random, 12 of signature
 RECOMMENDATION_ID = f"[0-9a-f]{{{ID_LENGTH}}}"  # the pattern of an id
-_PAGE_ROWS = 5000  # rows read by one statement
+_PAGE_ROWS = 1000  # impressions read by one statement: they may have a thousand items each
+_PAGE_EVENTS = 50_000  # events read by one statement
 _DAY_US = 86_400_000_000  # microseconds
 LATEST_TIME = 2**55 - 1  # microseconds, until the year 3111: later than any answer
 _COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
@@ -123,7 +125,7 @@ class ImpressionStore(MeasurementStore):
     def read_impressions(self, since: int, limit: int = 2**62) -> Iterator[list[Impression]]:
         """Yield the impressions from `since` (microseconds) on, in the order of their ids.
 
-        They come in groups of at most 5,000, and at most `limit` in all.
+        They come in groups of at most 1,000, and at most `limit` in all.
         """
         after = earliest_id(since)
         while limit > 0:
@@ -134,16 +136,23 @@ class ImpressionStore(MeasurementStore):
             yield [Impression._make(row) for row in rows]
             after, limit = rows[-1][0], limit - len(rows)
 
-    def find_start(self, since: int, limit: int) -> int:
-        """Return the time from which on the latest `limit` impressions since `since` were shown.
+    def find_start(self, since: int, limit: int, max_items: int) -> int:
+        """Return the time from which on there are at most `limit` impressions with `max_items`.
 
-        Times are in microseconds since 1970; `since` itself if there are no more than `limit`.
+        Times are in microseconds since 1970; `since` itself if all since then are within both
+        limits. At least one impression counts. A comma in an item's id counts as an item.
         """
+        commas = "length(items) - length(replace(items, ',', ''))"
         query = (
-            "select time from talerec_impressions where id > ? order by id desc limit 1 offset ?"
+            f"select time, {commas} + 1 from talerec_impressions where id > ?"
+            " order by id desc limit ?"
         )
-        rows = self._read(query, (earliest_id(since), limit - 1))
-        return max(since, int(rows[0][0])) if rows else since
+        rows = self._read(query, (earliest_id(since), limit + 1))
+        n_items = accumulate(int(row[1]) for row in rows)
+        n_within = sum(count <= max_items for count in n_items)
+        if n_within == len(rows) <= limit:
+            return since
+        return max(since, int(rows[max(0, min(n_within, limit) - 1)][0]))
 
     def find_first_answer(self, candidate: str) -> int:
         """Return the time (microseconds) of a candidate's first answer; 0 if it has none.
@@ -174,7 +183,7 @@ class ImpressionStore(MeasurementStore):
         times = since - since % 1_000_000, until
         for query, parameters in zip(queries, (ids, (*ids, *times)), strict=True):
             seq = -1
-            while rows := self._read(query, (*parameters, seq, 10 * _PAGE_ROWS)):
+            while rows := self._read(query, (*parameters, seq, _PAGE_EVENTS)):
                 yield [ShownEvent._make(row[1:]) for row in rows]
                 seq = rows[-1][0]
 

@@ -12,7 +12,8 @@ from talerec.evaluation import OutcomeSums, attribute_clicks, describe_compariso
 from talerec.serve.online.shown_items import list_items
 from talerec.store import Impression, ImpressionStore, read_events_on_lists
 
-_CHUNK_USERS = 20_000  # users who enter at a time, about: their answers are in memory
+_CHUNK_USERS = 20_000  # users who enter at a time, about: their answers are in memory,
+_CHUNK_ITEMS = 1_000_000  # and these have about so many items
 _MAX_S = 2.0  # seconds after which no further users are read in one call
 _STEPS = 5  # parts of a window, after each of which users enter
 
@@ -62,10 +63,11 @@ class CandidateComparison:
     def _add_users(self, store: ImpressionStore, end: int) -> None:
         """Add users whose first answer was before `end`, the earliest ones if they are many."""
         users: set[str] = set()
-        groups: list[pl.DataFrame] = []
+        groups, n_items = list[pl.DataFrame](), 0
         for rows in store.read_impressions(self._until):
             groups.append(list_items(self._select_answers(rows, users, end)))
-            if len(users) >= _CHUNK_USERS:
+            n_items += len(groups[-1])
+            if len(users) >= _CHUNK_USERS or n_items >= _CHUNK_ITEMS:
                 end = min(end, rows[-1].time + 1)
             if rows[-1].time >= end + 2 * self._window:
                 break

@@ -21,7 +21,8 @@ from talerec.store import ImpressionStore, StoreError, now_us, read_events_on_li
 
 logger = logging.getLogger("talerec")
 
-_MAX_ANSWERS = 100_000  # answers that are counted, the latest ones
+_MAX_ANSWERS = 100_000  # answers that are counted, the latest ones,
+_MAX_ITEMS = 2_000_000  # and items of these answers: about a gigabyte while they are counted
 _PERIOD_US = 28 * 86_400_000_000  # microseconds of the past that are counted
 _MIN_AGE_S, _MAX_AGE_S = 1.0, 60.0  # how long figures are shown,
 _AGE_FACTOR = 20.0  # between these limits: times the seconds that it took to count them
@@ -92,7 +93,7 @@ class ImpressionCounts:
         """Read the latest impressions and events of the store, and return the figures."""
         now = now_us()
         with ImpressionStore(address) as store:
-            since = store.find_start(now - _PERIOD_US, _MAX_ANSWERS)
+            since = store.find_start(now - _PERIOD_US, _MAX_ANSWERS, _MAX_ITEMS)
             groups = [list_items(group) for group in store.read_impressions(since)]
             events = read_events_on_lists(store, since)
             shown = pl.concat([list_items([]), *groups])

@@ -139,7 +139,7 @@ def count_slowly(store: Any, since: int) -> tuple[int, int, int]:
     for listed in times.values():
         listed.sort()
     clicked: set[tuple[str, str]] = set()
-    for rows in store.read_shown_events(since):
+    for rows in store.read_possible_clicks(since):
         for event in rows:
             shown_id = event.recommendation_id
             if shown_id is not None:

@@ -12,9 +12,9 @@ import pytest
 from talerec.errors import TalerecError
 from talerec.evaluation import (
     attribute_clicks,
+    compute_user_rates,
     count_rates,
     estimate_policy_rate,
-    find_outcomes,
     summarize_impressions,
 )
 
@@ -226,7 +226,7 @@ def test_outcomes_of_users_are_those_of_a_slow_twin(seed: int) -> None:
     shown = list_items(answers)
     clicked = pl.Series("clicked", [chance.random() < 0.2 for _ in range(len(shown))])
     frame, end = shown.with_columns(clicked), 6 * WINDOW
-    found = find_outcomes(frame, WINDOW, end)
+    found = compute_user_rates(frame, WINDOW, end)
     expected = slow_outcomes(frame.to_dicts(), end)
     assert len(found) == len(expected) > 50
     for user, role, rate in found.rows():

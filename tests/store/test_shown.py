@@ -45,10 +45,10 @@ def test_impressions_are_stored_once_and_read_in_order(store: ImpressionStore) -
     assert store.write_impressions(rows) == 10
     assert read_all(store) == rows
     assert read_all(store, START + 7) == rows[7:]
-    assert store.find_start(0, 3, 100) == START + 7
-    assert store.find_start(START + 8, 3, 100) == START + 8
+    assert store.find_start_of_latest(0, 3, 100) == START + 7
+    assert store.find_start_of_latest(START + 8, 3, 100) == START + 8
     for max_items, first in ((20, 0), (19, START + 1), (5, START + 8), (1, START + 9)):
-        assert store.find_start(0, 10, max_items) == first  # each has two items
+        assert store.find_start_of_latest(0, 10, max_items) == first  # each has two items
     assert store.count_shown(START, START + 5) == {START // DAY: {"1": 5, "2": 5}}
     assert store.prune_impressions(START + 2) == 2
     assert read_all(store) == rows[2:]
@@ -76,7 +76,7 @@ def test_events_that_may_be_clicks_are_read_once(store: ImpressionStore) -> None
         Event("bob", "2", START + 9, "view", None, True, old),
     ]
     store.append([events])
-    read = [event for group in store.read_shown_events(START) for event in group]
+    read = [event for group in store.read_possible_clicks(START) for event in group]
     assert [(event.item, event.event) for event in read] == [("1", "view"), ("2", "hide")]
     assert read[0].recommendation_id == ann.id
 

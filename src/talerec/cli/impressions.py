@@ -80,13 +80,13 @@ def _mark_clicks(
     import polars as pl
 
     from talerec.evaluation import attribute_clicks
-    from talerec.store import expand_impressions, export_impressions, read_events_on_lists
+    from talerec.store import expand_impressions, export_impressions, load_possible_clicks
 
     needed = [*_KEY, columns.USER, columns.TIME]
     groups = [expand_impressions([]), *map(expand_impressions, store.read_impressions(since))]
     shown = pl.concat([group.select(needed) for group in groups])
     shown = shown.with_columns(pl.col(columns.TIME).cast(pl.Int64).alias("time"))
-    events = read_events_on_lists(store, since)
+    events = load_possible_clicks(store, since)
     marked = attribute_clicks(shown, events, window, negative)[0].select(*_KEY, "clicked")
     for frame in export_impressions(store, since):
         yield frame.join(marked, on=_KEY, maintain_order="left")

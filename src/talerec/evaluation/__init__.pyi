@@ -8,10 +8,10 @@ from talerec.evaluation.evaluator import evaluate_splits as evaluate_splits
 from talerec.evaluation.evaluator import join_results as join_results
 from talerec.evaluation.first_rows import rank_first_rows as rank_first_rows
 from talerec.evaluation.impressions import attribute_clicks as attribute_clicks
+from talerec.evaluation.impressions import compute_user_rates as compute_user_rates
 from talerec.evaluation.impressions import count_rates as count_rates
 from talerec.evaluation.impressions import describe_comparison as describe_comparison
 from talerec.evaluation.impressions import estimate_policy_rate as estimate_policy_rate
-from talerec.evaluation.impressions import find_outcomes as find_outcomes
 from talerec.evaluation.impressions import summarize_impressions as summarize_impressions
 from talerec.evaluation.intervals import PairedComparison as PairedComparison
 from talerec.evaluation.intervals import difference_intervals as difference_intervals

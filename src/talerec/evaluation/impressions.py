@@ -58,10 +58,9 @@ def attribute_clicks(
         pl.when(time % _SECOND_US == 0).then(time + _SECOND_US - 1).otherwise(time).alias("time"),
         pl.col("event").is_in(list(negative)).fill_null(value=False).alias("is_negative"),
     )
-    named = events.filter(pl.col("recommendation_id").is_not_null())
-    matches, reasons = _match_named(shown, named, window)
-    plain = events.filter(pl.col("recommendation_id").is_null())
-    matches = pl.concat([matches, _match_plain(shown, plain, window)])
+    has_id = pl.col("recommendation_id").is_not_null()
+    matches, reasons = _match_by_id(shown, events.filter(has_id), window)
+    matches = pl.concat([matches, _match_by_user(shown, events.filter(~has_id), window)])
     clicks = matches.filter(~pl.col("is_negative")).select(_KEY)
     clicked = clicks.unique()
     reasons["repeated"] = len(clicks) - len(clicked)
@@ -71,10 +70,11 @@ def attribute_clicks(
     return frame.with_columns(pl.col("clicked").fill_null(value=False)), reasons
 
 
-def _match_plain(shown: pl.DataFrame, events: pl.DataFrame, window: int) -> pl.DataFrame:
-    """Return the answer and item of each event that names no answer but follows one.
+def _match_by_user(shown: pl.DataFrame, events: pl.DataFrame, window: int) -> pl.DataFrame:
+    """Return the shown item that each event without a recommendation id is attributed to.
 
-    That is the user's latest answer with the item, at most `window` microseconds before the event.
+    It is the event's item in the user's latest answer that has it, at most `window` microseconds
+    before the event. Events without such an answer are left out.
     """
     of_users = shown.filter(pl.col(columns.USER).is_not_null())
     return (
@@ -90,13 +90,14 @@ def _match_plain(shown: pl.DataFrame, events: pl.DataFrame, window: int) -> pl.D
     )  # fmt: skip
 
 
-def _match_named(
+def _match_by_id(
     shown: pl.DataFrame, events: pl.DataFrame, window: int
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return the answer and item of each event that names an answer, and counts of the others.
+    """Return the shown item of each event with a recommendation id, and counts of the rest.
 
-    An event of an answer that is not among `shown` is neither. Who names an answer has seen it, so
-    a time before the answer's, by at most a minute, is a difference between clocks.
+    Counts are by the reason why an event is no click. An event of an answer that is not among
+    `shown` is not counted. An event that is up to a minute earlier than its answer is a click: the
+    clocks of two machines differ.
     """
     answers = shown.select("recommendation_id", "time", columns.USER).unique("recommendation_id")
     pairs = events.join(answers, on="recommendation_id", suffix=" shown")
@@ -179,11 +180,11 @@ def estimate_policy_rate(frame: pl.DataFrame, target: str) -> dict[str, Any]:
     return {"ctr": rate, "interval": [rate - distance, rate + distance], "effective": effective}
 
 
-def find_outcomes(frame: pl.DataFrame, window: int, end: int) -> pl.DataFrame:
-    """Return the clicks per shown item of users whose first answer was before `end`.
+def compute_user_rates(frame: pl.DataFrame, window: int, end: int) -> pl.DataFrame:
+    """Return the click rate of each user whose first answer was before `end`, and the model.
 
-    Each user enters once: with the answers in one window after the user's first answer, if all of
-    them came from the same of the two models. The result has user_id, role and rate.
+    A user's rate is that of the items shown within one window after the first answer. Users to whom
+    both models answered in this window are left out. The result has user_id, role and rate.
 
     Parameters
     ----------
@@ -243,7 +244,7 @@ def summarize_impressions(
     return {
         "answers": every["recommendation_id"].n_unique(),
         **count_rates(every)[0],
-        "by_model": _count_models(personal),
+        "by_model": _count_by_model(personal),
         "by_role": {row.pop("role"): row for row in count_rates(personal, "role")},
         "by_rank": {
             str(row.pop("rank")): row for row in sorted(by_rank, key=lambda row: int(row["rank"]))
@@ -254,8 +255,11 @@ def summarize_impressions(
     }
 
 
-def _count_models(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return the rates of the latest ten versions of models, with the latest role of each."""
+def _count_by_model(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return impressions, clicks and rate of the latest ten versions of models, newest first.
+
+    Each has the role (current, candidate) in which it answered last.
+    """
     latest = (
         frame.sort("time")
         .group_by("model")

@@ -25,7 +25,7 @@ from talerec.store.impressions import RECOMMENDATION_ID as RECOMMENDATION_ID
 from talerec.store.impressions import IdSigner as IdSigner
 from talerec.store.impressions import Impression as Impression
 from talerec.store.impressions import ImpressionStore as ImpressionStore
-from talerec.store.impressions import ShownEvent as ShownEvent
+from talerec.store.impressions import PossibleClick as PossibleClick
 from talerec.store.impressions import encode_list as encode_list
 from talerec.store.impressions import validate_recommendation_id as validate_recommendation_id
 from talerec.store.item_counts import MAX_PER_USER as MAX_PER_USER
@@ -60,7 +60,7 @@ from talerec.store.transfer import export_impressions as export_impressions
 from talerec.store.transfer import export_user as export_user
 from talerec.store.transfer import find_kind as find_kind
 from talerec.store.transfer import import_log as import_log
-from talerec.store.transfer import read_events_on_lists as read_events_on_lists
+from talerec.store.transfer import load_possible_clicks as load_possible_clicks
 from talerec.store.writer import EventWriter as EventWriter
 from talerec.store.writer import QueueFullError as QueueFullError
 from talerec.store.writer import WriteRequest as WriteRequest

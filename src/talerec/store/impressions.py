@@ -46,8 +46,8 @@ class Impression(NamedTuple):
     explored: str | None  # JSON array of the ranks that went to items with few impressions
 
 
-class ShownEvent(NamedTuple):
-    """An event that may be a click on a shown item."""
+class PossibleClick(NamedTuple):
+    """An event that is a click if its item was shown to its user shortly before."""
 
     user: str
     item: str
@@ -136,11 +136,11 @@ class ImpressionStore(MeasurementStore):
             yield [Impression._make(row) for row in rows]
             after, limit = rows[-1][0], limit - len(rows)
 
-    def find_start(self, since: int, limit: int, max_items: int) -> int:
-        """Return the time from which on there are at most `limit` impressions with `max_items`.
+    def find_start_of_latest(self, since: int, limit: int, max_items: int) -> int:
+        """Return since when the latest impressions were shown: `limit`, or those of `max_items`.
 
-        Times are in microseconds since 1970; `since` itself if all since then are within both
-        limits. At least one impression counts. A comma in an item's id counts as an item.
+        Times are in microseconds since 1970; `since` if no more were shown from then on. At least
+        one impression counts. A comma in an item's id counts as an item.
         """
         commas = "length(items) - length(replace(items, ',', ''))"
         query = (
@@ -154,7 +154,7 @@ class ImpressionStore(MeasurementStore):
             return since
         return max(since, int(rows[max(0, min(n_within, limit) - 1)][0]))
 
-    def find_first_answer(self, candidate: str) -> int:
+    def find_candidate_start(self, candidate: str) -> int:
         """Return the time (microseconds) of a candidate's first answer; 0 if it has none.
 
         `candidate` is the version of the model.
@@ -163,8 +163,10 @@ class ImpressionStore(MeasurementStore):
         rows = self._read(f"{query} order by id limit 1", (candidate,))
         return int(rows[0][0]) if rows else 0
 
-    def read_shown_events(self, since: int, until: int = LATEST_TIME) -> Iterator[list[ShownEvent]]:
-        """Yield events that may be clicks on answers from `since` to before `until`.
+    def read_possible_clicks(
+        self, since: int, until: int = LATEST_TIME
+    ) -> Iterator[list[PossibleClick]]:
+        """Yield the events that can be clicks on answers from `since` to before `until`.
 
         These are the events with the id of such an answer, and those of users with such answers
         from the second of `since` to `until` (microseconds), as some clocks only know seconds.
@@ -184,11 +186,11 @@ class ImpressionStore(MeasurementStore):
         for query, parameters in zip(queries, (ids, (*ids, *times)), strict=True):
             seq = -1
             while rows := self._read(query, (*parameters, seq, _PAGE_EVENTS)):
-                yield [ShownEvent._make(row[1:]) for row in rows]
+                yield [PossibleClick._make(row[1:]) for row in rows]
                 seq = rows[-1][0]
 
-    def read_named_answers(self, user: str) -> dict[int, str]:
-        """Return the recommendation ids that events of a user name, by the seq of the event."""
+    def read_recommendation_ids(self, user: str) -> dict[int, str]:
+        """Return the recommendation ids of a user's events, by the seq of the event."""
         query = (
             "select seq, recommendation_id from talerec_events where user_id = ?"
             " and recommendation_id is not null"

@@ -150,7 +150,7 @@ def export_user(store: ImpressionStore, user: str) -> pl.DataFrame:
     why there is no rank.
     """
     events = store.read_user(user, 2**62)
-    named = store.read_named_answers(user)
+    named = store.read_recommendation_ids(user)
     rows: list[tuple[Any, ...]] = [
         ("event", *event[1:], None, None, named.get(event.seq), None) for event in events
     ]
@@ -216,13 +216,13 @@ def export_impressions(store: ImpressionStore, since: int = 0) -> Iterator[pl.Da
         yield expand_impressions(group)
 
 
-_SHOWN_EVENT_SCHEMA: dict[str, Any] = {
+_CLICK_SCHEMA: dict[str, Any] = {
     columns.USER: pl.String, columns.ITEM: pl.String, "time": pl.Int64, "event": pl.String,
     "recommendation_id": pl.String,
 }  # fmt: skip
 
 
-def read_events_on_lists(
+def load_possible_clicks(
     store: ImpressionStore, since: int, until: int = LATEST_TIME
 ) -> pl.DataFrame:
     """Return events that may be clicks on what was shown from `since` to before `until`.
@@ -230,9 +230,9 @@ def read_events_on_lists(
     Both are in microseconds. Columns: user_id, item_id, time (microseconds), event and
     recommendation_id.
     """
-    groups = store.read_shown_events(since, until)
-    frames = [pl.DataFrame(rows, _SHOWN_EVENT_SCHEMA, orient="row") for rows in groups]
-    return pl.concat([pl.DataFrame(schema=_SHOWN_EVENT_SCHEMA), *frames])
+    groups = store.read_possible_clicks(since, until)
+    frames = [pl.DataFrame(rows, _CLICK_SCHEMA, orient="row") for rows in groups]
+    return pl.concat([pl.DataFrame(schema=_CLICK_SCHEMA), *frames])
 
 
 def expand_impressions(impressions: Sequence[Impression]) -> pl.DataFrame:

@@ -69,11 +69,11 @@ class ShownLists:
 
     def start(self) -> None:
         """Start the threads that write impressions and count them for exploration."""
-        self._signer.follow(self._stop)
+        self._signer.read_key_later(self._stop)
         if self._queue is not None:
             self._queue.start()
         if self._explorer is not None:
-            threading.Thread(target=self._follow_counts, name="exposure", daemon=True).start()
+            threading.Thread(target=self._update_counts, name="exposure", daemon=True).start()
 
     def stop(self) -> None:
         """Write the impressions that wait, for at most the setting `timeout`, and end."""
@@ -84,7 +84,7 @@ class ShownLists:
     # -- answers --
 
     def explores(self, http: HttpRequest, request: schemas.RecommendRequest) -> bool:
-        """May items with few impressions get places of the answer to this request?"""
+        """Is this an answer in which exploration may replace items?"""
         return self._explorer is not None and _is_shown(http, request)
 
     def explore(
@@ -112,15 +112,15 @@ class ShownLists:
         user = None if request.user_id is None else str(request.user_id)
         if is_in_share(user or shown_id, self._settings.impressions, _SAMPLE):
             items, rules = [item.item_id for item in answer.items], _describe_rules(request)
-            chances = () if self._explorer is None else _list_chances(answer.items)
+            chances = () if self._explorer is None else _list_probabilities(answer.items)
             source = answer.model, http.role, list_name
             self._queue.add(ShownAnswer(shown_id, user, time, *source, rules, items, *chances))
         return body
 
     def check_ids(self, events: list[Event]) -> tuple[list[Event], int]:
-        """Return events without ids of answers that no service of this store gave, and a count.
+        """Return events, with forged recommendation ids removed from them, and how many were.
 
-        The events themselves are kept: a wrong id is no reason to lose one.
+        An id is forged unless a service of this store signed it. The events themselves stay.
         """
         n_refused = 0
         for n, event in enumerate(events):
@@ -134,8 +134,12 @@ class ShownLists:
 
     # -- figures --
 
-    def with_queue(self, summary: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the figures with the settings and the counters of the queue; None if off."""
+    def describe_impressions(self, summary: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return what /v1/stats shows as `impressions`; None if no impressions are kept.
+
+        That is `summary`, the figures that were counted (None: not yet), with the settings and how
+        many answers were queued, written and lost.
+        """
         if self._queue is None:
             return None
         names = ("queued", "written", "lost")
@@ -143,8 +147,11 @@ class ShownLists:
         facts = {"share": self._settings.impressions, "attribution": self._settings.attribution}
         return {**facts, "explore": self._settings.explore, "queue": counters, **(summary or {})}
 
-    def _follow_counts(self) -> None:
-        """Pass the impressions of each item in the last four weeks to the explorer, repeatedly."""
+    def _update_counts(self) -> None:
+        """Tell the explorer every ten seconds how often each item was shown, until `stop`.
+
+        Impressions of the last four weeks count. Only new ones are read, and summed by day.
+        """
         store, explorer = self._connect(), self._explorer
         assert store is not None
         assert explorer is not None
@@ -172,7 +179,9 @@ def _is_shown(http: HttpRequest, request: schemas.RecommendRequest) -> bool:
     return request.impression and request.as_of is None and http.role != "comparison"
 
 
-def _list_chances(items: list[schemas.RankedItem]) -> tuple[list[float] | None, list[int] | None]:
+def _list_probabilities(
+    items: list[schemas.RankedItem],
+) -> tuple[list[float] | None, list[int] | None]:
     """Return the probability of each item at its rank, and the ranks of explored items.
 
     The first is None if all are 1, the second if no item was explored.

@@ -230,7 +230,7 @@ class UserRoutes:
             {name: self._shared.total(name) for name in (*_EVENT_COUNTERS, *_STORE_COUNTERS)},
             read_learning_state(self._shared.folder), await self.online_summary(),
             None if served is None else schemas.CandidateFacts(served.version, share),
-            self._shown.with_queue(await self.impression_summary()),
+            self._shown.describe_impressions(await self.impression_summary()),
         )  # fmt: skip
         return Response(encode(stats))
 

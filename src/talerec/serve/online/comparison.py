@@ -8,9 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from talerec.evaluation import OutcomeSums, attribute_clicks, describe_comparison, find_outcomes
-from talerec.serve.online.shown_items import list_items
-from talerec.store import Impression, ImpressionStore, read_events_on_lists
+from talerec.evaluation import (
+    OutcomeSums,
+    attribute_clicks,
+    compute_user_rates,
+    describe_comparison,
+)
+from talerec.serve.online.shown_items import shown_item_frame
+from talerec.store import Impression, ImpressionStore, load_possible_clicks
 
 _CHUNK_USERS = 20_000  # users who enter at a time, about: their answers are in memory,
 _CHUNK_ITEMS = 1_000_000  # and these have about so many items
@@ -52,7 +57,7 @@ class CandidateComparison:
         `version` of the candidate begins a new comparison.
         """
         if version != self._version:
-            self._reset(version, store.find_first_answer(version))
+            self._reset(version, store.find_candidate_start(version))
         step = max(1, self._window // _STEPS)
         end = (now - 2 * self._window) // step * step
         deadline = time.monotonic() + _MAX_S
@@ -65,17 +70,17 @@ class CandidateComparison:
         users: set[str] = set()
         groups, n_items = list[pl.DataFrame](), 0
         for rows in store.read_impressions(self._until):
-            groups.append(list_items(self._select_answers(rows, users, end)))
+            groups.append(shown_item_frame(self._select_answers(rows, users, end)))
             n_items += len(groups[-1])
             if len(users) >= _CHUNK_USERS or n_items >= _CHUNK_ITEMS:
                 end = min(end, rows[-1].time + 1)
             if rows[-1].time >= end + 2 * self._window:
                 break
-        shown = pl.concat([list_items([]), *groups])
-        events = read_events_on_lists(store, self._until, end + 2 * self._window)
+        shown = pl.concat([shown_item_frame([]), *groups])
+        events = load_possible_clicks(store, self._until, end + 2 * self._window)
         frame, _ = attribute_clicks(shown, events, self._window, self._negative)
         is_compared = (pl.col("role") == "current") | (pl.col("model") == self._version)
-        outcomes = find_outcomes(frame.filter(is_compared), self._window, end)
+        outcomes = compute_user_rates(frame.filter(is_compared), self._window, end)
         for role, rate in outcomes.select("role", "rate").rows():
             total = self._sums[role]
             self._sums[role] = OutcomeSums(
@@ -89,8 +94,9 @@ class CandidateComparison:
     ) -> list[Impression]:
         """Return the answers of users who enter now, and add these users to `users`.
 
-        Users enter with an answer of one of the two models, not with a named list, and not as
-        anonymous visitors. Later named lists decide on which answer a click is.
+        A user enters with an answer of one of the two models, not with a named list, and not as an
+        anonymous visitor. Named lists of these users are returned too: a click on an item counts
+        for the latest list with the item.
         """
         selected = []
         for row in rows:

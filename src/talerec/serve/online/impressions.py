@@ -16,8 +16,8 @@ from talerec.evaluation import summarize_impressions
 from talerec.runtime import atomic_replace
 from talerec.serve import Settings
 from talerec.serve.online.comparison import CandidateComparison
-from talerec.serve.online.shown_items import list_items
-from talerec.store import ImpressionStore, StoreError, now_us, read_events_on_lists
+from talerec.serve.online.shown_items import shown_item_frame
+from talerec.store import ImpressionStore, StoreError, load_possible_clicks, now_us
 
 logger = logging.getLogger("talerec")
 
@@ -93,10 +93,10 @@ class ImpressionCounts:
         """Read the latest impressions and events of the store, and return the figures."""
         now = now_us()
         with ImpressionStore(address) as store:
-            since = store.find_start(now - _PERIOD_US, _MAX_ANSWERS, _MAX_ITEMS)
-            groups = [list_items(group) for group in store.read_impressions(since)]
-            events = read_events_on_lists(store, since)
-            shown = pl.concat([list_items([]), *groups])
+            since = store.find_start_of_latest(now - _PERIOD_US, _MAX_ANSWERS, _MAX_ITEMS)
+            groups = [shown_item_frame(group) for group in store.read_impressions(since)]
+            events = load_possible_clicks(store, since)
+            shown = pl.concat([shown_item_frame([]), *groups])
             versions = shown.filter(pl.col("role") == "candidate")["model"]
             comparison = None
             if len(versions):

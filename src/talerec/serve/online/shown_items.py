@@ -10,7 +10,7 @@ from talerec import columns
 from talerec.store import Impression, expand_impressions
 
 
-def list_items(impressions: Sequence[Impression]) -> pl.DataFrame:
+def shown_item_frame(impressions: Sequence[Impression]) -> pl.DataFrame:
     """Return the shown items of impressions with what is counted, times in microseconds.
 
     Texts that repeat are categories, which need a fraction of the memory.

@@ -180,8 +180,11 @@ class StoreSigner:
         self._store.close()
         return True
 
-    def follow(self, stop: threading.Event) -> None:
-        """Read the secret in a thread of its own, once a second until the store answers."""
+    def read_key_later(self, stop: threading.Event) -> None:
+        """If the secret is not known yet, try to read it once a second, in a thread of its own.
+
+        The thread ends when the store has answered, or `stop` is set.
+        """
 
         def retry() -> None:
             while not stop.wait(_RETRY_S) and not self.read_key():

@@ -19,7 +19,13 @@ pytest.importorskip("sklearn", reason="the extra content is not installed")
 
 from talerec.models.tempo import content_learning
 from talerec.models.tempo.content import ContentWeights, ItemScores, classify_items, measure_taste
-from talerec.models.tempo.content_learning import cross_fitted_z, learn_content_weights
+from talerec.models.tempo.content_learning import (
+    SettingGains,
+    WeightStack,
+    learn_content_weights,
+    list_settings,
+    rank_target,
+)
 
 WEIGHTS = ContentWeights((0.03, 0.02, 0.01), 4.0, 90.0)
 END = 1_600_000_000  # seconds
@@ -292,6 +298,66 @@ def test_new_items_are_gained_where_users_take_new_items_by_content() -> None:
     assert plain.groups["item_rows"]["none"]["NDCG@10"] == 0
 
 
+def bookshop() -> tr.Log:
+    """Many books, few rows each: users stay with an author or a genre; no dates in the table."""
+    draw = np.random.default_rng(5)
+    n_books, n_authors, n_genres = 1500, 150, 12
+    author = (n_authors * draw.random(n_books) ** 1.6).astype(int)
+    genre = draw.integers(0, n_genres, n_authors)[author]
+    since = np.where(draw.random(n_books) < 0.6, 0.0, draw.random(n_books))
+    popularity = 1 / (1 + draw.permutation(n_books)) ** 0.7
+    rows = []
+    for user in range(500):
+        times = np.sort(draw.random() / 1.35 + 0.26 * draw.random(8))
+        liked, had = draw.choice(n_genres, 2), []
+        for time in times:
+            chance = draw.random()
+            fits = np.ones(n_books, bool)
+            if had and chance < 0.5:
+                fits = author == author[draw.choice(had[-3:])]
+            elif chance < 0.9:
+                fits = genre == draw.choice(liked)
+            fits = fits & (since <= time)
+            fits[had] = False
+            if fits.any():
+                share = popularity * fits
+                had.append(int(draw.choice(n_books, p=share / share.sum())))
+                rows.append((user, had[-1], int(time * 8 * 365 * 86_400)))
+    table = pl.DataFrame(
+        {
+            "item_id": range(n_books),
+            "author": [f"author {a}" for a in author],
+            "genre": [f"genre {g}" for g in genre],
+        }
+    )
+    frame = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    return tr.Log.from_frame(frame, time_unit="s").with_items(table)
+
+
+def test_books_of_few_rows_gain_from_authors_and_genres() -> None:
+    log = bookshop()
+    split = tr.time_split(log, int(np.quantile(log.time, 0.8)))
+    counts = split.train.with_catalogue().counts()
+    assert (counts[counts > 0] < 5).mean() > 0.6
+    model = tr.Tempo().fit(split.train)
+    assert model.scores_catalogue
+    results = {
+        name: tr.evaluate(each, split, hide_seen=True)
+        for name, each in {
+            "tempo": model,
+            "plain": fit_plain(split.train),
+            "content": tr.Content().fit(split.train),
+        }.items()
+    }
+    gain = {
+        name: {key: group["NDCG@10"] for key, group in result.groups["item_rows"].items()}
+        for name, result in results.items()
+    }
+    assert results["tempo"].metrics["NDCG@10"] > results["plain"].metrics["NDCG@10"]
+    assert gain["tempo"]["few"] > gain["plain"]["few"]
+    assert gain["tempo"]["none"] >= gain["content"]["none"] / 3 > gain["plain"]["none"] == 0
+
+
 def fit_plain(log: tr.Log) -> tr.Tempo:
     """Tempo without content."""
     return tr.Tempo(content="off").fit(log)
@@ -305,13 +371,19 @@ def test_a_table_that_means_nothing_is_not_taken_in(log: tr.Log) -> None:
     assert learn_content_weights(fit_plain, whole, fit_plain(log)) is None
 
 
+def setting_gains(gains: np.ndarray, user: np.ndarray, **others: object) -> SettingGains:
+    """Gains whose targets are rare and whose settings add content to the same items."""
+    names = {"is_rare": np.ones(len(user), bool), "group": np.zeros(gains.shape[1], int), **others}
+    return SettingGains(gains, user, **names)
+
+
 def test_a_choice_among_settings_that_gain_by_chance_alone_is_seldom_significant() -> None:
     draw = np.random.default_rng(5)
     n_passed = 0
     for _ in range(300):
         user = np.repeat(np.arange(100), 3)
         gains = (draw.random((300, 40)) < 0.1) + np.repeat(draw.normal(0, 0.1, (100, 40)), 3, 0)
-        n_passed += cross_fitted_z(gains, user) > 1.5
+        n_passed += setting_gains(gains, user).held_out_z() > 1.5
     assert n_passed <= 0.11 * 300  # one-sided, 6.7 %
 
 
@@ -321,11 +393,61 @@ def test_a_steady_gain_is_preferred_to_a_larger_one_that_hurts_others() -> None:
     wild = np.where(user % 2 == 0, 1.0, -0.75)
     gains = np.column_stack([np.zeros(80), wild, steady]) + 0.2
     assert wild.mean() > steady.mean()
-    assert content_learning.choose_setting(gains, user) == 2
-    assert content_learning.choose_setting(gains[:, :1], user) == 0
-    assert content_learning.choose_setting(gains[:0], user[:0]) == 0
+    assert setting_gains(gains, user).choose_setting() == 2
+    assert setting_gains(gains[:, :1], user).choose_setting() == 0
+    assert setting_gains(gains[:0], user[:0]).choose_setting() == 0
     shuffled = np.random.default_rng(0).permutation(80)
-    assert content_learning.choose_setting(gains[shuffled], user[shuffled]) == 2
+    assert setting_gains(gains[shuffled], user[shuffled]).choose_setting() == 2
+
+
+def test_of_settings_that_are_as_good_the_best_for_rare_items_is_chosen() -> None:
+    draw = np.random.default_rng(2)
+    user = np.arange(400)
+    is_rare = user % 4 == 0
+    noise = draw.normal(0, 0.1, 400)  # makes standard errors of differences about .005
+    best = np.full(400, 0.05)
+    tie = best + noise - noise.mean() - 0.001 + np.where(is_rare, 0.03, -0.01)
+    worse = best + noise - noise.mean() - 0.02 + np.where(is_rare, 0.06, -0.02)
+    gains = np.column_stack([np.zeros(400), best, tie, worse])
+    group = np.array([-1, 0, 0, 0])
+    assert setting_gains(gains, user, is_rare=is_rare, group=group).choose_setting() == 2
+    for others in ({"is_rare": ~is_rare}, {"group": np.array([-1, 0, 1, 1])}):
+        masks = {"is_rare": is_rare, "group": group, **others}
+        assert setting_gains(gains, user, **masks).choose_setting() == 1
+
+
+def test_gains_of_settings_are_those_of_whole_rankings() -> None:
+    draw = np.random.default_rng(7)
+    settings = list_settings(has_dates=True)
+    lifetimes = sorted({setting.lifetime for setting in settings})
+    n_items = 60
+    for case in range(60):
+        classes = draw.integers(0, 3, n_items).astype(np.int8)
+        base = np.where(classes > 0, draw.random(n_items).round(2), 0.0)
+        hidden = draw.permutation(n_items)[:5]
+        target = int(draw.integers(0, n_items))
+        base[hidden[hidden != target]] = -1e9
+        z = draw.normal(size=n_items).round(1)
+        newness = draw.random((len(lifetimes), n_items)).round(1)
+        chosen = draw.choice(len(settings), 12, replace=False)
+        weights = [settings[s].scale(0.5) for s in chosen]
+        out = np.full(12, -1.0)
+        rank_target(base, z, newness, classes, target, WeightStack.build(weights), out)
+        for gain, (by_class, freshness, lifetime) in zip(out, weights, strict=True):
+            weight = np.array(by_class)[classes]
+            score = base + weight * (z + freshness * newness[lifetimes.index(lifetime)])
+            score[(base < -1e8) | ((base <= 0) & (weight == 0))] = -np.inf
+            rank = int((score >= score[target]).sum())
+            is_listed = score[target] > -np.inf and rank <= 10
+            assert gain == (1 / np.log2(rank + 1) if is_listed else 0.0), case
+
+
+def test_settings_without_dates_have_no_freshness() -> None:
+    plain = list_settings(has_dates=False)
+    assert {setting.freshness for setting in plain} == {0.0}
+    assert set(plain) < set(list_settings(has_dates=True))
+    scaled = plain[0].scale(0.02)
+    assert scaled.by_class == tuple(0.02 * plain[0].size * flag for flag in plain[0].by_class)
 
 
 def test_cutoffs_without_new_items_are_left_out(log: tr.Log) -> None:

@@ -183,9 +183,11 @@ class ItemScores:
 
     @cached_property
     def edges(self) -> Array:
-        """The day from which the items of each bucket of freshness count, ascending.
+        """The days, ascending, at which items become fresh: one source of weights for each.
 
-        The first bucket has all items with a date up to the end of the training rows.
+        An item adds freshness only to requests from its date on, so items are grouped by date
+        (into at most 400 buckets), and a request has the sources of all days up to its own. The
+        first day is the end of the training rows, for all items with an earlier date.
         """
         last = self.reference + _MAX_AGE * self.weights.lifetime
         later = np.unique(self.days[(self.days > self.reference) & (self.days <= last)])
@@ -193,10 +195,11 @@ class ItemScores:
         return np.concatenate([[self.reference], later[::-1][:: max(step, 1)][::-1]])
 
     def encode(self, weights: Weights, histories: Histories, max_history: int) -> Array:
-        """Return each history's codes, history x dimension: z of item i is code @ F_i.
+        """Return what each history looks for in the features of items: history x dimension.
 
-        weights: with the items. The codes are divided by the standard deviation of their scores; 0
-        for a history without content.
+        The product of a history's code with the features of item i, less its mean over items, is
+        z_i: codes are scaled so that these products have the standard deviation 1 over all items. A
+        history without content has the code 0. weights: of the model, which has the items.
         """
         times = histories.moments(joint=True)
         x = recency_query(weights, histories, times, _RECENCY, max_history).rows()
@@ -233,10 +236,10 @@ class ItemScores:
     def append_to(
         self, x: Query, weights: Weights, histories: Histories, max_history: int
     ) -> Query:
-        """Return queries with the sources of content and freshness added.
+        """Return queries with the sources of content and freshness added to those of tempo.
 
-        x: of the other blocks. Requests up to the end of the training rows stay as they are.
-        histories without request times are queried after it.
+        x: the queries to tempo's own blocks. Requests up to the end of the training rows stay as
+        they are; histories without request times count as requests right after it.
         """
         days = np.full(len(histories), self.reference)
         is_after = np.ones(len(histories), bool)

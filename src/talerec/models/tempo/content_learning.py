@@ -18,38 +18,67 @@ from talerec.models.content import Content
 from talerec.models.core import HoldoutQueries, Model, TimeCut
 from talerec.models.tempo.content import ContentWeights, ItemScores, mean_newness, measure_taste
 from talerec.ranking import Query, Weights
-from talerec.runtime import Array, run_chunks, sized_chunks, sparse
+from talerec.runtime import Array, kernel, run_chunks, sized_chunks, sparse
 
 DIMS = 64  # of the vectors of items
 _CUTOFF_SHARES = (0.85, 0.7, 0.55)  # of the rows before a cutoff
-_ENOUGH = 1000  # queries with which no further cutoff is taken
+_ENOUGH = 2000  # queries with which no further cutoff is taken
 _HOPELESS = 200  # queries with which none is taken if content does not gain on them
 _ROWS_AFTER = 5  # first rows of a user after a cutoff that are queries
 _MIN_USERS = 60  # below which nothing is learned
 _MIN_NEW = 0.02  # share of targets without rows before a cutoff, below which it is left out
-_MAX_USERS, _MAX_SCORES = 300, 2e7  # users, and queries x items, of a cutoff
+_MAX_USERS, _MAX_SCORES = 1000, 2e7  # users, and queries x items, of a cutoff
 _LEVEL_LISTS = 128  # lists whose tenth score is the size of tempo's scores
 _CHUNK = 16  # queries that a thread takes at a time
 _K = 10
-_RIVALS = 30  # items of each order that are compared with the target
 _HIDDEN = -1e9  # the score of an item that the user has
+_MANY = 2  # the class of items with five rows or more
 _MIN_Z = 1.5  # standard errors that content must gain on users that did not choose it
+_TIE = 0.5  # standard errors within which a setting is as good as the best
 
-#: Settings that are compared: classes of items (none, few, many rows) to which content is added,
-#: its weight relative to the tenth score of a list, and freshness with its lifetime in days.
-_CLASSES = ((1, 0, 0), (1, 1, 0), (1, 1, 1))
-_SIZES = (0.08, 0.15, 0.22, 0.3, 0.45)
-_FRESHNESS = (
-    (0.0, 180.0), (4.0, 30.0), (4.0, 90.0), (4.0, 180.0), (4.0, 365.0), (8.0, 90.0), (8.0, 180.0),
-    (8.0, 365.0), (16.0, 180.0),
-)  # fmt: skip
+#: Settings that are compared: the classes of items (none, few, many rows) to which content is
+#: added, its weight, and the weight and lifetime (days) of freshness. Weights are relative to the
+#: tenth score of a list.
+_CLASSES = ((1, 1, 1), (1, 1, 0), (1, 0, 0))
+_SIZES = (0.05, 0.1, 0.2, 0.4)
+_FRESHNESS = (0.3, 0.6, 1.2, 2.4)
+_LIFETIMES = (30.0, 90.0, 180.0, 365.0)
 
 
-class _Round(NamedTuple):
-    """The gains of one cutoff: query x setting, of which the first is tempo alone; and users."""
+class _Setting(NamedTuple):
+    """A setting that is compared; size and freshness: relative to a score of tempo."""
+
+    by_class: tuple[int, int, int]
+    size: float
+    freshness: float
+    lifetime: float
+
+    def scale(self, level: float) -> ContentWeights:
+        """Return the weights for scores of tempo of this size."""
+        new, few, many = (flag * self.size * level for flag in self.by_class)
+        return ContentWeights((new, few, many), self.freshness / self.size, self.lifetime)
+
+
+def list_settings(has_dates: bool) -> list[_Setting]:
+    """Return all settings that are compared; has_dates: whether items have any."""
+    fresh = [(0.0, _LIFETIMES[0])]
+    if has_dates:
+        fresh += [(freshness, days) for freshness in _FRESHNESS for days in _LIFETIMES]
+    return [
+        _Setting(by_class, size, *each)
+        for by_class in _CLASSES
+        for size in _SIZES
+        for each in fresh
+    ]
+
+
+class _CutoffGains(NamedTuple):
+    """The gains of one cutoff: query x (tempo alone, then each setting), and its queries."""
 
     gains: Array
     user: Array
+    is_rare: Array  # whether the target has fewer than five rows before the cutoff
+    settings: list[_Setting]
     level: float  # the median tenth score of a list of tempo
     delay: int  # median time from the cutoff to a query, in microseconds
 
@@ -62,113 +91,123 @@ def learn_content_weights(
     fit_tempo: fits a tempo without content to rows. log: with the items of the item table that have
     no rows. tempo: fitted to the log, also without content; weights are relative to its scores.
     """
-    rounds: list[_Round] = []
+    rounds: list[_CutoffGains] = []
     times = np.sort(log.time)
     cutoffs = dict.fromkeys(int(times[int(share * log.rows)]) for share in _CUTOFF_SHARES)
     for cutoff in cutoffs:
-        if each := _ask_round(fit_tempo, log, cutoff):
+        if each := _evaluate_cutoff(fit_tempo, log, cutoff):
             rounds.append(each)
         n_queries = sum(len(each.user) for each in rounds)
-        if n_queries >= _ENOUGH or (n_queries >= _HOPELESS and _join(rounds).z <= 0):
+        if n_queries >= _ENOUGH or (n_queries >= _HOPELESS and _join(rounds).held_out_z() <= 0):
             break
     if not rounds:
         return None
-    gains, user, z = _join(rounds)
-    if len(np.unique(user)) < _MIN_USERS or z < _MIN_Z:
+    joined = _join(rounds)
+    if len(np.unique(joined.user)) < _MIN_USERS or joined.held_out_z() < _MIN_Z:
         return None
-    best = choose_setting(gains, user)
+    best = joined.choose_setting()
     if best == 0:
         return None
     delay = int(np.median([each.delay for each in rounds]))
-    return _settings()[best - 1].scale(_find_level(tempo, log, delay))
+    return rounds[0].settings[best - 1].scale(_measure_level(tempo, log, delay))
 
 
-def _find_level(tempo: Model, log: Log, delay: int) -> float:
-    """Return the median tenth score of users' lists, asked some time after the end of a log.
+def _measure_level(tempo: Model, log: Log, delay: int) -> float:
+    """Return the score with which an item typically enters the top 10 of a user of the log.
 
-    tempo: fitted to the log. delay: microseconds.
+    It is the median over users of the tenth score. tempo: fitted to the log. delay: microseconds
+    from the end of the log to the requests; popularity fades in between.
     """
     users = np.flatnonzero(np.diff(log.ptr))
     users = users[np.linspace(0, len(users) - 1, min(len(users), _LEVEL_LISTS)).astype(np.int64)]
     now = np.full(len(users), int(log.time.max()) + delay)
     histories = Histories(log.ptr[users], log.ptr[users + 1], log.item, log.time, now)
-    return _tenth_score(tempo.fitted.weights, tempo.query(histories))
+    return _median_tenth_score(tempo.fitted.weights, tempo.query(histories))
 
 
-class _Joined(NamedTuple):
-    """The gains and users of several cutoffs, and the z-score of `cross_fitted_z`."""
+class SettingGains(NamedTuple):
+    """The NDCG@10 of queries by tempo alone, and under each setting.
+
+    Parameters
+    ----------
+    gains : array
+        Query x (1 + setting), the first column for tempo alone.
+    user : array
+        The user of each query. Sums over a user's queries are the units of standard errors.
+    is_rare : bool array
+        Whether the query's target has few rows or none.
+    group : array
+        The group of each column: settings that add content to the same classes of items.
+    """
 
     gains: Array
     user: Array
-    z: float
+    is_rare: Array
+    group: Array
+
+    def choose_setting(self) -> int:
+        """Return the column with the largest gain over the first one, less its standard error.
+
+        So a setting that gains much for some users and loses much for others is not preferred to
+        one with a steady gain. Of the settings of its group that are within half a standard error
+        of it, the one with the largest gain for rare targets is returned.
+        """
+        if not len(self.gains):
+            return 0
+        mean, error = self._differences(0)
+        best = int((mean - error).argmax())
+        below, tolerance = self._differences(best)
+        is_tie = (below >= -_TIE * tolerance) & (mean > error) & (self.group == self.group[best])
+        if not is_tie[best]:
+            return best
+        rare_gain = self.gains[self.is_rare].sum(axis=0)
+        rare_gain[best] += 1e-9
+        return int(np.where(is_tie, rare_gain, -1.0).argmax())
+
+    def held_out_z(self) -> float:
+        """Return the z-score of the chosen setting's gain over tempo alone, on other users.
+
+        Users are divided in two; the setting that is chosen by one half is measured on the other.
+        """
+        _, user = np.unique(self.user, return_inverse=True)
+        is_first = user % 2 == 0
+        difference = np.zeros(len(user))
+        for fold in (is_first, ~is_first):
+            chosen = self._select(~fold).choose_setting()
+            difference[fold] = self.gains[fold, chosen] - self.gains[fold, 0]
+        deviations = np.bincount(user, difference - difference.mean())
+        error = float(np.sqrt(deviations @ deviations))
+        return float(difference.sum()) / error if error > 0 else 0.0
+
+    def _select(self, mask: Array) -> SettingGains:
+        """Return some of the queries."""
+        return SettingGains(self.gains[mask], self.user[mask], self.is_rare[mask], self.group)
+
+    def _differences(self, column: int) -> tuple[Array, Array]:
+        """Return the mean difference of each column to one of them, and its standard error."""
+        order = np.argsort(self.user, kind="stable")
+        difference = (self.gains - self.gains[:, column : column + 1])[order]
+        mean = difference.mean(axis=0)
+        starts = np.flatnonzero(np.diff(self.user[order], prepend=self.user[order[0]] - 1))
+        sums = np.add.reduceat(difference - mean, starts, axis=0)
+        return mean, np.sqrt((sums**2).sum(axis=0)) / len(difference)
 
 
-def _join(rounds: list[_Round]) -> _Joined:
+def _join(rounds: list[_CutoffGains]) -> SettingGains:
     """Return the gains of several cutoffs as one."""
-    gains = np.concatenate([each.gains for each in rounds])
-    user = np.concatenate([each.user for each in rounds])
-    return _Joined(gains, user, cross_fitted_z(gains, user))
+    shapes = [_CLASSES.index(setting.by_class) for setting in rounds[0].settings]
+    columns = zip(*(each[:3] for each in rounds), strict=True)
+    return SettingGains(*map(np.concatenate, columns), group=np.array([-1, *shapes]))
 
 
-class _Setting(NamedTuple):
-    """A setting that is compared; size: relative to a score of tempo."""
+def _evaluate_cutoff(
+    fit_tempo: Callable[[Log], Model], log: Log, cutoff: int
+) -> _CutoffGains | None:
+    """Return the gains of queries after a cutoff, by models of the rows before it.
 
-    by_class: tuple[int, int, int]
-    size: float
-    freshness: float
-    lifetime: float
-
-    def scale(self, level: float) -> ContentWeights:
-        """Return the weights for scores of tempo of this size."""
-        new, few, many = (flag * self.size * level for flag in self.by_class)
-        return ContentWeights((new, few, many), self.freshness, self.lifetime)
-
-
-def _settings() -> list[_Setting]:
-    """Return all settings that are compared."""
-    return [
-        _Setting(by_class, size, *fresh)
-        for by_class in _CLASSES
-        for size in _SIZES
-        for fresh in _FRESHNESS
-    ]
-
-
-def cross_fitted_z(gains: Array, user: Array) -> float:
-    """Return the z-score of the chosen settings' gain over tempo alone, on other users.
-
-    gains: query x setting, of which the first is tempo alone. Users are divided in two; the setting
-    that is best for one half is measured on the other. Sums over a user's queries are the units.
+    cutoff: microseconds. None if no user has rows on both sides, if too few targets are without
+    rows before the cutoff, or if the item table says nothing of the items with rows.
     """
-    _, user = np.unique(user, return_inverse=True)
-    is_first = user % 2 == 0
-    gain = np.zeros(len(gains))
-    for fold in (is_first, ~is_first):
-        best = choose_setting(gains[~fold], user[~fold])
-        gain[fold] = gains[fold, best] - gains[fold, 0]
-    deviations = np.bincount(user, gain - gain.mean())
-    error = float(np.sqrt(deviations @ deviations))
-    return float(gain.sum()) / error if error > 0 else 0.0
-
-
-def choose_setting(gains: Array, user: Array) -> int:
-    """Return the setting with the largest gain over the first one, less its standard error.
-
-    gains: query x setting. A setting that gains much for some users and loses much for others is
-    not preferred to one with a steady gain. Sums over a user's queries are the units.
-    """
-    if not len(gains):
-        return 0
-    order = np.argsort(user, kind="stable")
-    difference = (gains - gains[:, :1])[order]
-    mean = difference.mean(axis=0)
-    starts = np.flatnonzero(np.diff(user[order], prepend=user[order[0]] - 1))
-    sums = np.add.reduceat(difference - mean, starts, axis=0)
-    return int((mean - np.sqrt((sums**2).sum(axis=0)) / len(gains)).argmax())
-
-
-def _ask_round(fit_tempo: Callable[[Log], Model], log: Log, cutoff: int) -> _Round | None:
-    """Return the gains of queries after a cutoff (microseconds); None if there are none."""
     cut = TimeCut.at(log, cutoff)
     every_item = np.ones(len(log.items), bool)
     users = cut.eligible_users(every_item)[1]
@@ -192,15 +231,15 @@ def _ask_round(fit_tempo: Callable[[Log], Model], log: Log, cutoff: int) -> _Rou
             queries.histories, scores.days, lifetime,
             mean_newness(cut.before, scores.days, lifetime),
         )
-        for lifetime in {lifetime for _, lifetime in _FRESHNESS}
+        for lifetime in _LIFETIMES
     }  # fmt: skip
-    return _compare(tempo, scores, queries, tastes, cutoff)
+    return _rank_queries(tempo, scores, queries, tastes, cutoff)
 
 
-def _compare(
+def _rank_queries(
     tempo: Model, scores: ItemScores, queries: HoldoutQueries, tastes: dict[float, Array],
     cutoff: int,
-) -> _Round:  # fmt: skip
+) -> _CutoffGains:  # fmt: skip
     """Return the gains of queries after a cutoff under all settings.
 
     scores: of the items by content, with any weights. tastes: how much freshness counts in each
@@ -210,8 +249,10 @@ def _compare(
     assert now is not None
     codes = scores.encode(weights, histories, 2500)
     x = tempo.query(histories)
-    level = _tenth_score(weights, x)
-    settings = [setting.scale(level) for setting in _settings()]
+    level = _median_tenth_score(weights, x)
+    settings = list_settings(not np.isnan(scores.days).all())
+    tempo_alone = ContentWeights((0.0, 0.0, 0.0), 0.0, _LIFETIMES[0])
+    stack = WeightStack.build([tempo_alone, *(setting.scale(level) for setting in settings)])
     gains = np.zeros((len(queries), 1 + len(settings)))
 
     def work(a: int, b: int) -> None:
@@ -223,65 +264,60 @@ def _compare(
             if target not in hidden:
                 base[q - a, hidden] = _HIDDEN
             age = now[q] / DAY - scores.days
-            taste = {lifetime: float(each[q]) for lifetime, each in tastes.items()}
-            gains[q] = _rank_settings(
-                base[q - a], z[q - a], age, taste, scores.classes, target, settings
-            )
+            age = np.where(age >= 0, age, np.inf)  # NaN: no date
+            newness = np.array([tastes[days][q] * np.exp(-age / days) for days in _LIFETIMES])
+            rank_target(base[q - a], z[q - a], newness, scores.classes, target, stack, gains[q])
 
     run_chunks("content", work, sized_chunks(len(queries), _CHUNK))
-    return _Round(gains, queries.user, level, int(np.median(now)) - cutoff)
+    is_rare = scores.classes[queries.target] < _MANY
+    delay = int(np.median(now)) - cutoff
+    return _CutoffGains(gains, queries.user, is_rare, settings, level, delay)
 
 
-def _rank_settings(
-    base: Array, z: Array, age: Array, taste: dict[float, float], classes: Array, target: int,
-    settings: list[ContentWeights],
-) -> Array:  # fmt: skip
-    """Return the NDCG@10 of one query's target: by tempo alone, then under each setting.
+class WeightStack(NamedTuple):
+    """The weights of several settings as arrays, for `rank_target`.
 
-    base: scores of tempo, 0 for none. z: scores by content. age: of each item, in days; NaN for
-    none. taste: how much freshness counts, by lifetime. Items of a class without weight need a
-    score of tempo.
+    by_class: setting x class. freshness: of each setting. lifetime: its number in `_LIFETIMES`.
     """
-    gains = np.zeros(1 + len(settings))
-    if base[target] > 0:
-        gains[0] = _gain(int((base >= base[target]).sum()))
-    known_age = np.where(age >= 0, age, np.inf)
-    boosts = {
-        (freshness, lifetime): z + freshness * taste[lifetime] * np.exp(-known_age / lifetime)
-        for _, freshness, lifetime in settings
-    }
-    items = _find_rivals(base, list(boosts.values()), classes, target)
-    base, classes = base[items], classes[items]
-    boosts = {key: boost[items] for key, boost in boosts.items()}
-    for number, (by_class, freshness, lifetime) in enumerate(settings, 1):
-        if by_class[classes[0]] == 0 and base[0] <= 0:
+
+    by_class: Array
+    freshness: Array
+    lifetime: Array
+
+    @classmethod
+    def build(cls, weights: list[ContentWeights]) -> WeightStack:
+        """Return the weights of a list, in its order."""
+        lifetimes = [_LIFETIMES.index(each.lifetime) for each in weights]
+        by_class = np.array([each.by_class for each in weights])
+        return cls(by_class, np.array([each.freshness for each in weights]), np.array(lifetimes))
+
+
+@kernel
+def rank_target(
+    base: Array, z: Array, newness: Array, classes: Array, target: int, stack: WeightStack,
+    out: Array,
+) -> None:  # fmt: skip
+    """Write the NDCG@10 of one query's target under each setting of a stack.
+
+    base: scores of tempo, 0 for none. z: scores by content. newness: lifetime x item. classes: of
+    the items. Items of a class without weight need a score of tempo.
+    """
+    for s in range(len(out)):
+        fresh, row = stack.freshness[s], newness[stack.lifetime[s]]
+        weight = stack.by_class[s, classes[target]]
+        out[s] = 0.0
+        if weight == 0 and base[target] <= 0:
             continue
-        total = base + np.array(by_class)[classes] * boosts[freshness, lifetime]
-        gains[number] = _gain(int((total >= total[0]).sum()))
-    return gains
-
-
-def _find_rivals(base: Array, boosts: list[Array], classes: Array, target: int) -> Array:
-    """Return the target, then the items that rank high by tempo, or in a class by content."""
-    shown = base > _HIDDEN
-    lists = [_top(base, np.flatnonzero(base > 0))]
-    for number in range(3):
-        members = np.flatnonzero((classes == number) & shown)
-        lists += [_top(boost, members) for boost in boosts]
-    rivals = np.unique(np.concatenate(lists))
-    return np.concatenate([[target], rivals[rivals != target]])
-
-
-def _top(scores: Array, members: Array) -> Array:
-    """Return the members with the highest scores."""
-    if len(members) <= _RIVALS:
-        return members
-    return members[np.argpartition(scores[members], -_RIVALS)[-_RIVALS:]]
-
-
-def _gain(rank: int) -> float:
-    """Return the NDCG@10 of a target at a rank from 1."""
-    return 1 / np.log2(rank + 1) if rank <= _K else 0.0
+        goal = base[target] + weight * (z[target] + fresh * row[target])
+        rank = 1
+        for i in range(len(base)):
+            weight = stack.by_class[s, classes[i]]
+            if i != target and (base[i] > 0 or (weight != 0 and base[i] > _HIDDEN)):
+                rank += base[i] + weight * (z[i] + fresh * row[i]) >= goal
+                if rank > _K:
+                    break
+        if rank <= _K:
+            out[s] = 1 / np.log2(rank + 1)
 
 
 def _seen_items(histories: Histories, q: int) -> Array:
@@ -290,7 +326,7 @@ def _seen_items(histories: Histories, q: int) -> Array:
     return items[items >= 0]
 
 
-def _tenth_score(weights: Weights, x: Query) -> float:
+def _median_tenth_score(weights: Weights, x: Query) -> float:
     """Return the median of the tenth score of some queries' lists; a small number if it is 0."""
     base = score_all_items(weights, x, 0, min(len(x), _LEVEL_LISTS))
     k = min(_K, base.shape[1])

@@ -58,10 +58,10 @@ class Availability:
         return Availability(*(np.pad(a, (0, n_new), constant_values=pad) for a, pad in pairs))
 
     def set_items(self, positions: Array, rows: list[StoredItem]) -> Availability:
-        """Return the availability with what the store has of some items.
+        """Return the availability after clients' changes of some items.
 
-        positions: of the items, -1 for one that is left out. A field that was never put keeps its
-        value, unless the item was deleted before.
+        rows: of the store. positions: of their items, -1 for one that is left out. A field that no
+        client has put keeps its value; after a deletion of the item, it has its default.
         """
         arrays = [array.copy() for array in self._arrays]
         is_deleted, is_hidden, is_unavailable, begin, end = arrays
@@ -94,7 +94,8 @@ class Availability:
     def flags(self, now: int) -> Array | None:
         """Return a flag (uint8) per item: whether it may be recommended at a time; None: all may.
 
-        The flags are computed once for each period in which nothing changes.
+        Flags change only when an item's begin or end passes, so those of the latest period between
+        two such times are kept.
         """
         period = int(np.searchsorted(self._times, now, "right"))
         cached = self._flags

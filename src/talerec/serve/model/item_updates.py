@@ -56,9 +56,10 @@ class ItemUpdates:
         self._changed.set()
 
     def warm(self, served: ServedModel) -> None:
-        """Apply an invented change to a model, and discard the result, to load all libraries.
+        """Load what applying changes needs, so that the first real change is not slow.
 
-        Nothing happens without a store.
+        An empty change of the model's first item is applied to a copy, which is discarded. Nothing
+        happens without a store.
         """
         if self._tail is not None:
             row = StoredItem(str(served.catalogue.ids[0]), 1, "{}", True)
@@ -79,7 +80,12 @@ class ItemUpdates:
         return served.with_changes(changes, int(training.get(STORE_ITEM_SEQ, 0)) * is_learned)
 
     def run(self, holders: Sequence[HoldsModel], stop: threading.Event) -> None:
-        """Apply changes to the models of some holders until `stop` is set; body of a thread."""
+        """Apply changes to the models of some holders until `stop` is set; body of a thread.
+
+        After each application, it pauses for as long as that took, at most half a second, so that
+        a stream of changes takes no more than half of a processor. An error is logged once and
+        tried again.
+        """
         logged = ""
         while not stop.is_set():
             started = time.monotonic()

@@ -96,11 +96,12 @@ class LiveItems:
     ) -> tuple[Model, LiveItems]:
         """Return the model and its items with changes of the store.
 
-        model: the model whose items these are. trained_seq: up to this change, the saved model has
-        the values itself. Items whose ids the model's type of ids cannot express are left out.
+        model: the model whose items these are. trained_seq: the last change of the store that the
+        saved model was fitted with; its item table has the values of changes up to it. Items whose
+        ids do not have the model's type of ids are left out.
         """
         stored = self._select_expressible(changes.rows)
-        table = self._build_table(stored, trained_seq)
+        table = self._build_changed_rows(stored, trained_seq)
         if len(table):
             model = _add_items(model, table)
         items = self._extend_vocabulary(model, table)
@@ -125,12 +126,12 @@ class LiveItems:
         is_valid = ids.is_not_null().to_list()
         return [row for row, is_one in zip(rows, is_valid, strict=True) if is_one]
 
-    def _build_table(self, rows: list[StoredItem], trained_seq: int) -> pl.DataFrame:
-        """Return rows of the item table for stored items that differ from the model's table.
+    def _build_changed_rows(self, rows: list[StoredItem], trained_seq: int) -> pl.DataFrame:
+        """Return the rows of the item table that stored items change or add.
 
-        Deleted items have none. A field that was never put has the value of the saved model's
-        table, unless the item was deleted before. Rows that the saved model has (up to
-        `trained_seq`) are left out.
+        rows: of the store. Items that are deleted now give no row, nor do rows whose last change
+        the saved model was fitted with (`trained_seq`). A field that no client has put keeps the
+        saved model's value; after a deletion it is empty.
         """
         places = self.items.text_positions([row.item for row in rows])
         rows = [

@@ -196,8 +196,10 @@ class SettingGains(NamedTuple):
 def _join(rounds: list[_CutoffGains]) -> SettingGains:
     """Return the gains of several cutoffs as one."""
     shapes = [_CLASSES.index(setting.by_class) for setting in rounds[0].settings]
-    columns = zip(*(each[:3] for each in rounds), strict=True)
-    return SettingGains(*map(np.concatenate, columns), group=np.array([-1, *shapes]))
+    gains = np.concatenate([each.gains for each in rounds])
+    user = np.concatenate([each.user for each in rounds])
+    is_rare = np.concatenate([each.is_rare for each in rounds])
+    return SettingGains(gains, user, is_rare, group=np.array([-1, *shapes]))
 
 
 def _evaluate_cutoff(

@@ -312,6 +312,29 @@ def test_dcg_after_weight_changes_equals_a_computation_by_hand(repeats):
         climb.weights = changed
 
 
+def test_changes_of_one_component_and_of_several_need_one_compiled_variant(monkeypatch):
+    layouts, apply_change = [], search._apply_change
+
+    def spy(components, change, *rest):
+        layouts.append((len(change.components), change.old.flags.c_contiguous))
+        layouts.append((len(change.components), change.new.flags.c_contiguous))
+        return apply_change(components, change, *rest)
+
+    monkeypatch.setattr(search, "_apply_change", spy)
+    shape, user = (4, 200, 3), np.arange(200)
+    counts, segment = np.full(200, 3, np.int64), np.zeros(200, np.int64)
+    zeros = np.zeros(shape[1:], np.float32)
+    facts = (np.ones(shape, np.float32), counts, zeros.astype(bool), segment, zeros, user)
+    start = ComponentWeights(np.ones((2, 4)), 0.0)
+    climb = CoordinateSearch([ScoreComponents(*facts)], start, np.zeros(4, bool), False, 10)
+    for changed in ([1], [1, 3]):
+        values = start.values.copy()
+        values[:, changed] = 2.0
+        climb.query_sets[0].evaluate(start, ComponentWeights(values, 0.0))
+    assert {count for count, _ in layouts} == {1, 2, 4}
+    assert all(is_c_ordered for _, is_c_ordered in layouts)
+
+
 def test_a_change_is_accepted_only_if_no_set_of_queries_loses():
     """Component 1 helps the first set of queries and harms the second; component 2 helps both."""
     n_queries = 400

@@ -21,6 +21,7 @@ from talerec.runtime import (
     kernel,
     run_chunks,
     sized_chunks,
+    sort_indices,
     sparse,
     template,
 )
@@ -263,6 +264,7 @@ def _decayed_shares(
     """
     total, last_listed = np.zeros(n_items), np.full(n_items, -1, np.int64)
     recent, recent_total = np.empty(n_items, np.int64), np.empty(n_items)
+    spare = np.empty(n_items, np.int32)
     values, indices = np.empty(len(cuts) * top, np.float32), np.empty(len(cuts) * top, np.int32)
     indptr, end, row = np.zeros(len(cuts) + 1, np.int64), 0, 0
     growth, weight, weight_sum = np.exp(1.0 / decay_rows), 1.0, 0.0
@@ -270,7 +272,8 @@ def _decayed_shares(
         while row < cuts[s]:
             weight *= growth
             if weight > _MAX_WEIGHT:
-                total /= weight
+                for i in range(n_items):
+                    total[i] /= weight
                 weight_sum, weight = weight_sum / weight, 1.0
             total[item[row]] += weight
             weight_sum += weight
@@ -281,10 +284,14 @@ def _decayed_shares(
                 last_listed[item[r]] = s
                 recent[count], recent_total[count] = item[r], total[item[r]]
                 count += 1
-        threshold = _top_threshold(recent_total[:count], top)
-        for i in np.sort(recent[:count][recent_total[:count] > threshold]):
-            values[end], indices[end] = total[i] / weight_sum, i
-            end += 1
+        threshold, first = _top_threshold(recent_total[:count], top), end
+        for c in range(count):
+            if recent_total[c] > threshold:
+                indices[end] = recent[c]
+                end += 1
+        sort_indices(indices[first:end], n_items, spare)
+        for x in range(first, end):
+            values[x] = total[indices[x]] / weight_sum
         indptr[s + 1] = end
     return values[:end], indices[:end], indptr
 
@@ -298,7 +305,9 @@ def _top_threshold(values: Array, top: int) -> float:
     """
     if len(values) <= top:
         return 0.0
-    low, high = 0.0, values.max()
+    low, high = 0.0, 0.0
+    for value in values:
+        high = max(high, value)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         count = 0

@@ -230,8 +230,8 @@ class _QuerySet:
         changed = np.flatnonzero(is_changed)
         scores, dcg = np.empty_like(self.scores), np.empty((len(components.counts), 2))
         change = _WeightChange(
-            changed, old.values[:, changed].astype(np.float32),
-            new.values[:, changed].astype(np.float32), self.is_scaled[changed],
+            changed, old.values[:, changed].astype(np.float32, order="C"),
+            new.values[:, changed].astype(np.float32, order="C"), self.is_scaled[changed],
             self._scale(old.popularity_exponent), self._scale(new.popularity_exponent), rescales,
         )  # fmt: skip
         before = _Ranking(self.scores, self.dcg, self.discounts, self.has_repeats)

@@ -1,6 +1,7 @@
 """Tempo with all of its dense weights and with compact ones: seconds, size and accuracy.
 
-    python benchmarks/compact.py D/ml-1m.inter.gz [--core 5] [--on validation] [--kept 150 250 400]
+    python benchmarks/compact.py D/ml-1m.inter.gz [--core 5] [--on validation] [--ties file]
+        [--kept 150 250 400]
 
 For both: processor seconds of the fit, megabytes saved, NDCG@10 of leave-one-out, and the paired
 difference. Then, with the weights of the first: the weights with the largest products of B_ij^2 and
@@ -27,9 +28,11 @@ def main() -> None:
     parser.add_argument("log")
     parser.add_argument("--core", type=int, default=5)
     parser.add_argument("--on", default="validation", choices=("validation", "test"))
+    parser.add_argument("--ties", default="file", help="order of equal times, such as random:0")
     parser.add_argument("--kept", type=int, nargs="*", default=[150, 250, 400])
     args = parser.parse_args()
-    split = tr.leave_one_out(tr.k_core(tr.read_log(args.log), args.core))
+    log = tr.order_ties(tr.k_core(tr.read_log(args.log), args.core), args.ties)
+    split = tr.leave_one_out(log)
     models, results = {}, {}
     for compact in ("off", "auto"):
         start = time.process_time()

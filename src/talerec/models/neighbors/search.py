@@ -9,7 +9,16 @@ import numpy as np
 from talerec.data import Histories, Log, group_rows, last_row_mask
 from talerec.models.core import check_indptr, check_range, require
 from talerec.ranking import Query, SequenceBlock, Weights, list_latest_rows
-from talerec.runtime import Array, Arrays, kernel, run_chunks, shrink_indptr, sized_chunks, template
+from talerec.runtime import (
+    Array,
+    Arrays,
+    kernel,
+    kth_largest,
+    run_chunks,
+    shrink_indptr,
+    sized_chunks,
+    template,
+)
 
 _CHUNK = 64  # queries per task of a thread
 _MAX_ENTRIES = 2**22  # neighbors in memory at a time
@@ -248,8 +257,11 @@ def _write_most_similar(
     similarity: of each of `users`; those with 0 are left out. entry: by user, the row of the index
     to write, that of its newest shared item.
     """
-    count = 0
-    for x in np.argsort(-similarity, kind="mergesort")[: out.entry.shape[1]]:
+    nearest, count = out.entry.shape[1], 0
+    if len(users) > nearest:  # only those that can be among the most similar are sorted
+        is_near = similarity >= kth_largest(similarity, nearest)
+        users, similarity = users[is_near], similarity[is_near]
+    for x in np.argsort(-similarity, kind="mergesort")[:nearest]:
         if similarity[x] > 0.0:
             out.entry[q, count], out.similarity[q, count] = entry[users[x]], similarity[x]
             count += 1

@@ -19,14 +19,17 @@ from logs import hour_log, tiny_log
 from talerec.artifact import Bundle, read_artifact, write_artifact
 from talerec.data import Histories
 from talerec.errors import ArtifactError, TalerecError
+from talerec.features import ItemTimes
 from talerec.models.core import (
+    HoldoutQueries,
     ItemFilter,
     RecommendOptions,
     rank_targets,
     rank_top,
     rank_with_reasons,
 )
-from talerec.models.ranker.examples import gain_at_rank
+from talerec.models.ranker.candidates import FirstStage
+from talerec.models.ranker.examples import build_examples, gain_at_rank
 from talerec.models.ranker.parts import build_views, name_scorers
 from talerec.models.ranker.queries import current_round, delayed_rounds
 
@@ -523,3 +526,19 @@ def test_a_request_is_delayed_if_the_user_has_no_row_after_the_end_of_the_log(lo
 def test_gains_are_those_of_ndcg():
     expected = [0, 1, 1 / np.log2(3), 1 / np.log2(11), 0]
     np.testing.assert_allclose(gain_at_rank(np.array([0, 1, 2, 10, 11])), expected)
+
+
+def test_an_unknown_target_is_no_candidate_also_in_short_lists(log):
+    """Columns beyond the candidates of a query hold -1, as does an unknown target."""
+    held_out = current_round(log, 2)
+    target = np.where(np.arange(len(held_out.queries)) % 2, held_out.queries.target, -1)
+    queries = HoldoutQueries(held_out.queries.histories, target, held_out.queries.user)
+    stage = FirstStage([tr.Markov().fit(held_out.train)], ItemTimes.from_log(log), False, 40)
+    asked = np.arange(100)
+    examples = build_examples(stage, held_out._replace(queries=queries), asked, hide_seen=False)
+    sizes = np.diff(examples.row_ptr)
+    assert sizes[1::2].any()
+    assert sizes.max() < 40
+    assert not sizes[::2].any()
+    gains = examples.gains(np.zeros(len(examples.rows)))
+    assert not gains[::2].any()

@@ -77,7 +77,8 @@ def build_examples(
 ) -> Examples:
     """Return the examples of some queries of a round, whose training rows the parts know.
 
-    which: numbers of the queries. hide_seen: whether the candidates leave out the history's items.
+    which: numbers of the queries; a target of -1 is no candidate. hide_seen: whether the candidates
+    leave out the history's items.
     """
     queries = take_queries(held_out.queries, which)
     assert queries.histories.now is not None
@@ -91,7 +92,7 @@ def build_examples(
         mask = Mask.make(some.histories, hide_seen=hide_seen)
         candidates = stage.find_candidates(some.histories, mask, some.target)
         part_gain[a:b] = gain_at_rank(candidates.target_ranks[:, : len(stage.parts)])
-        is_target = candidates.items == some.target[:, None]
+        is_target = (candidates.items == some.target[:, None]) & (candidates.items >= 0)
         hit = np.flatnonzero(is_target.any(axis=1))
         known_until = np.full(len(some), held_out.known_until, np.int64)
         assert some.histories.now is not None

@@ -169,19 +169,19 @@ def learn_gains(sets: Sets, shapes: Sequence[Shape] = ()) -> np.ndarray:
     shapes: of which the last fifth chooses one; none: the ranker's for as many queries.
     """
     names = feature_names(sets.names)
-    data = learning._Data.of(sets.learn)
+    data = learning._TrainingRows.of(sets.learn)
     is_check = learning._assign_folds(sets.learn, 0)[data.user] == 0
     split = learning._Split(~is_check, is_check)
-    shapes = shapes or learning._shapes_for(len(data.sizes))
+    shapes = shapes or learning._list_shapes(len(data.sizes))
     bins = data.to_bins(names, learning._params(shapes[0].n_leaves))
-    runs = [learning._grow(data, bins, [split], shape) for shape in shapes]
-    run, n_trees = learning._choose(runs, [split], [0])
+    runs = [learning._grow_trees(data, bins, [split], shape) for shape in shapes]
+    run, n_trees = learning._choose_shape(runs, [split], [0])
     return sets.validation.gains(run.score(0, n_trees, sets.validation.rows, names))
 
 
 def learn_linear(sets: Sets) -> np.ndarray:
     """Return NDCG@10 of each validation query, by a linear combination of the same features."""
-    data = learning._Data.of(sets.learn)
+    data = learning._TrainingRows.of(sets.learn)
     score = learning._fit_linear(data, np.ones(len(data.sizes), bool))
     rows = sets.validation.rows
     return sets.validation.gains(start_scores(rows) + score.predict(rows))

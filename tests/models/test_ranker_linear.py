@@ -133,7 +133,7 @@ def test_a_sample_of_many_queries_has_whole_queries(queries, monkeypatch):
     rows, target, sizes, _, _ = queries
     monkeypatch.setattr(learning, "_LINEAR_QUERIES", N_QUERIES // 4)
     half = int(sizes[: N_QUERIES // 2].sum())
-    data = learning._Data([rows[:half], rows[half:]], target, sizes, np.arange(N_QUERIES))
+    data = learning._TrainingRows([rows[:half], rows[half:]], target, sizes, np.arange(N_QUERIES))
     learns = np.arange(N_QUERIES) % 2 == 0
     score = learning._fit_linear(data, learns)
     chosen = np.flatnonzero(learns)[np.linspace(0, N_QUERIES // 2 - 1, N_QUERIES // 4).astype(int)]
@@ -169,12 +169,12 @@ def test_gains_by_which_the_number_of_trees_is_chosen_are_those_of_the_scores(qu
     pytest.importorskip("lightgbm")
     rows, target, sizes, _, _ = queries
     names = [f"f{n}" for n in range(6)]
-    data = learning._Data([rows], target, sizes, np.arange(N_QUERIES))
+    data = learning._TrainingRows([rows], target, sizes, np.arange(N_QUERIES))
     bins = data.to_bins(names, learning._params(4))
     is_check = np.arange(N_QUERIES) % 3 == 0
     splits = [learning._Split(~is_check, is_check), learning._Split(is_check, ~is_check)]
     for shape in (Shape(True, 4), Shape(False, 7)):
-        run = learning._grow(data, bins, splits, shape)
+        run = learning._grow_trees(data, bins, splits, shape)
         for number, split in enumerate(splits):
             for step in (0, run.gains.shape[1] - 1):
                 scores = run.score(number, step + 1, rows, names)
@@ -193,20 +193,20 @@ def test_a_guard_fold_has_no_say_in_the_choice():
     splits = [learning._Split(np.array([n != 0]), np.array([True])) for n in range(3)]
     small = learning._Run(Shape(True, 4), [], [], np.array([[0.1, 0.2], [0.1, 0.2], [0.9, 0.0]]))
     large = learning._Run(Shape(False, 7), [], [], np.array([[0.3, 0.0], [0.0, 0.1], [0.0, 0.0]]))
-    assert learning._choose([small, large], splits, [0, 1, 2]) == (small, 1)
-    assert learning._choose([small, large], splits, [0, 1]) == (small, 2)
-    assert learning._choose([small, large], splits, [0]) == (large, 1)
+    assert learning._choose_shape([small, large], splits, [0, 1, 2]) == (small, 1)
+    assert learning._choose_shape([small, large], splits, [0, 1]) == (small, 2)
+    assert learning._choose_shape([small, large], splits, [0]) == (large, 1)
 
 
 def test_errors_count_users_and_are_raised_where_orders_share_what_they_learned_from():
     user, difference = np.array([4, 4, 7, 9, 9]), np.array([1.0, 3.0, 2.0, 0.0, -1.0])
     sums = np.array([4.0, 2.0, -1.0])
     z = sums.mean() / (sums.std() / np.sqrt(3))
-    assert learning._count_errors(user, difference, 1) == pytest.approx(z)
-    assert learning._count_errors(user, difference, 5) == pytest.approx(z / np.sqrt(1.25))
-    repeated = learning._count_errors(np.repeat(user, 3), np.repeat(difference, 3), 1)
+    assert learning._z_score(user, difference, 1) == pytest.approx(z)
+    assert learning._z_score(user, difference, 5) == pytest.approx(z / np.sqrt(1.25))
+    repeated = learning._z_score(np.repeat(user, 3), np.repeat(difference, 3), 1)
     assert repeated == pytest.approx(z)
-    assert learning._count_errors(user, np.zeros(5), 5) == 0
+    assert learning._z_score(user, np.zeros(5), 5) == 0
 
 
 def test_best_part_is_the_first_unless_another_is_clearly_ahead():

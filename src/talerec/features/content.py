@@ -10,7 +10,7 @@ from talerec.features.inputs import (
     FeatureGroup,
     FeatureInputs,
     FeatureSources,
-    known_end,
+    cutoff_time,
 )
 from talerec.features.item_content import NO_DATE, ItemContent
 from talerec.runtime import Array, count_before, kernel, template
@@ -57,7 +57,7 @@ def _fill(
     recent, weight = np.empty(_RECENT, np.int64), np.empty(_RECENT)
     n_columns, n_numbers = len(content.indptr), len(content.quantities)
     for q in range(a, b):
-        end = known_end(inputs.now[q], inputs.known_until[q])
+        end = cutoff_time(inputs.now[q], inputs.known_until[q])
         n = 0
         for r in range(inputs.stop[q] - 1, max(inputs.start[q], inputs.stop[q] - _RECENT) - 1, -1):
             if inputs.item[r] >= 0:

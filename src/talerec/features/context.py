@@ -9,7 +9,7 @@ from talerec.features.inputs import (
     FeatureGroup,
     FeatureInputs,
     FeatureSources,
-    known_end,
+    cutoff_time,
 )
 from talerec.runtime import Array, count_before, kernel, template
 
@@ -30,7 +30,7 @@ def _groups(sources: FeatureSources) -> list[FeatureGroup]:
 
 
 @template
-def _first_from(values: Array, low: int, high: int, value: int) -> int:
+def _lower_bound(values: Array, low: int, high: int, value: int) -> int:
     """Return the first position from low to high at which ascending `values` reach `value`."""
     while low < high:
         middle = (low + high) // 2
@@ -56,7 +56,7 @@ def _fill(
     context, log = inputs.context, inputs.log
     rows, n_rows, n_columns = context.rows, len(log.all_times), len(context.has_rows)
     for q in range(a, b):
-        end = known_end(inputs.now[q], inputs.known_until[q])
+        end = cutoff_time(inputs.now[q], inputs.known_until[q])
         n_before = max(count_before(log.all_times, 0, n_rows, end), 1)
         at = column
         for j in range(n_columns):
@@ -67,8 +67,8 @@ def _fill(
                 item = inputs.candidates[q, c]
                 first, last = log.indptr[item], log.indptr[item + 1]
                 n_item = count_before(log.times, first, last, end)
-                low = _first_from(rows.values[j], first, last, value)
-                high = _first_from(rows.values[j], low, last, value + 1)
+                low = _lower_bound(rows.values[j], first, last, value)
+                high = _lower_bound(rows.values[j], low, last, value + 1)
                 n_alike = count_before(rows.times[j], low, high, end)
                 lift = np.log((n_alike + _PRIOR) / (n_item * share + _PRIOR))
                 out[indptr[q] + c, at] = lift

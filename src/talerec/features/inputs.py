@@ -87,6 +87,10 @@ class FeatureFamily(NamedTuple):
 
 
 @template
-def known_end(now: int, known_until: int) -> int:
-    """Return the time before which a request counts rows: its own, or the end of known rows."""
+def cutoff_time(now: int, known_until: int) -> int:
+    """Return the time before which rows are counted for a request: the earlier of two.
+
+    now: the time of the request. known_until: where the rows that the models know end. Both in
+    microseconds.
+    """
     return min(now, known_until)

@@ -7,7 +7,7 @@ import numpy as np
 from talerec.features.inputs import FeatureFamily, FeatureGroup, FeatureInputs, FeatureSources
 from talerec.runtime import Array, kernel
 
-_JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
+_RANK_OFFSET = 10.0  # rank at which an entry of a list counts half as much as the first one
 _PART_FEATURES = ("score", "rank", "ratio")
 _REASON = "follows what the user had"
 
@@ -49,7 +49,7 @@ def _fill(
                 top = tops[p, q, is_unseen]
                 out[row, at + 2] = score / top if top > 0 else np.nan
                 if not np.isnan(rank):
-                    joined += 1.0 / (rank + _JOINED)
+                    joined += 1.0 / (rank + _RANK_OFFSET)
                     n_lists += 1
             out[row, column + 3 * n_parts] = joined
             out[row, column + 3 * n_parts + 1] = n_lists

@@ -11,7 +11,7 @@ from talerec.features.inputs import (
     FeatureGroup,
     FeatureInputs,
     FeatureSources,
-    known_end,
+    cutoff_time,
 )
 from talerec.runtime import Array, count_before, kernel
 
@@ -48,7 +48,7 @@ def _fill(
     n_rows = len(log.all_times)
     totals = np.empty(n_windows + 1)
     for q in range(a, b):
-        end = known_end(inputs.now[q], inputs.known_until[q])
+        end = cutoff_time(inputs.now[q], inputs.known_until[q])
         n_before = count_before(log.all_times, 0, n_rows, end)
         for w in range(n_windows):
             totals[w] = n_before - count_before(log.all_times, 0, n_rows, end - _WINDOWS[w])

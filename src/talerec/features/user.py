@@ -11,7 +11,7 @@ from talerec.features.inputs import (
     FeatureGroup,
     FeatureInputs,
     FeatureSources,
-    known_end,
+    cutoff_time,
 )
 from talerec.runtime import Array, count_before, kernel
 
@@ -45,7 +45,7 @@ def _fill(
     log = inputs.log
     for q in range(a, b):
         start, stop, now = inputs.start[q], inputs.stop[q], inputs.now[q]
-        end = known_end(now, inputs.known_until[q])
+        end = cutoff_time(now, inputs.known_until[q])
         first = max(start, stop - _RECENT)
         total, n_known, n_different = 0.0, 0, 0
         for r in range(first, stop):

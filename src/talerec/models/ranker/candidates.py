@@ -50,7 +50,7 @@ from talerec.runtime import Array, as_readonly, kernel, template
 
 _LIST = 100  # items of each part's list that may become candidates
 _RANKED = 200  # items of each part's list whose rank is a feature
-_JOINED = 10.0  # rank at which an entry of a list counts half as much as the first one
+_RANK_OFFSET = 10.0  # rank at which an entry of a list counts half as much as the first one
 _RECENT = 50  # different items of a history, newest first, that may become candidates
 _NO_TARGETS = np.empty(0, np.int64)
 _NO_CONTENT = ItemContent(*map(as_readonly, empty_content()))
@@ -183,7 +183,7 @@ class FirstStage:
         ranks = np.zeros((n_targets, n_parts), np.int64)
         scores = np.full(ranks.shape, np.nan)
         candidates = CandidateItems(items, counts, parts, ranks, scores, queries[0])
-        _join_parts(
+        _fill_candidates(
             self._stack.table, StackQueries.join(queries), mask,
             _NO_TARGETS if targets is None else targets.astype(np.int64, copy=False), proposed,
             limits, self._stack.scratch(), _Output(*candidates[:-1]),
@@ -252,11 +252,11 @@ class _Lists(NamedTuple):
 
 
 @kernel
-def _join_parts(
+def _fill_candidates(
     table: StackTable, queries: StackQueries, mask: Mask, targets: Array, proposed: Array,
     limits: _Limits, scratch: StackScratch, out: _Output,
 ) -> None:  # fmt: skip
-    """Find candidates of each request unless they are given, and score and rank them by parts.
+    """Fill `out`: find each request's candidates unless they are given, score and rank them.
 
     table, queries: the weights and the queries of all parts. mask: the items that may be
     candidates, and the histories. targets: an item per request, or none. proposed: further items of
@@ -364,7 +364,7 @@ def _add_entry(lists: _Lists, item: int, rank: int, end: int) -> int:
     if lists.sums[item] == 0.0:
         lists.touched[end] = item
         end += 1
-    lists.sums[item] += 1.0 / (rank + _JOINED)
+    lists.sums[item] += 1.0 / (rank + _RANK_OFFSET)
     return end
 
 

@@ -45,7 +45,7 @@ def explain_by_trees(
     families: list[list[FamilyShare] | None] = [None] * len(items)
     chosen, others = np.flatnonzero(is_candidate), np.flatnonzero(~is_candidate)
     if others.size:
-        rows[others] = _explain_others(second, requests, items[others])
+        rows[others] = _explain_non_candidates(second, requests, items[others])
     whole = np.full(len(items), np.nan)
     if chosen.size:
         by_group, scores, ranks = second.explain(requests, items[chosen])
@@ -133,8 +133,12 @@ def _divide_among_rows(
     return out
 
 
-def _explain_others(second: SecondStage, requests: Requests, items: Array) -> Array:
-    """Return contributions to the scores of items that are no candidates."""
+def _explain_non_candidates(second: SecondStage, requests: Requests, items: Array) -> Array:
+    """Return what history rows add to the scores of items that trees do not score: item x row.
+
+    The last column is what no row adds. Such items have the first part's scores, shifted below
+    those of all candidates.
+    """
     history, first = requests.histories, second.first.parts[0]
     rows = next(iter(first.explain_targets(history, [items])))
     everything = Mask.make(history, hide_seen=False)

@@ -15,7 +15,7 @@ _PENALTY = 1e-2  # of the sum of squared weights, beside the mean loss of a quer
 _STEPS = 80  # of the search
 _BLOCK = 128  # queries that a thread takes at a time
 _MIN_SPREAD = 1e-6  # of a column that is learned from
-_BLOCKS = 3  # columns of a feature: its value, the logarithm of that, whether it is missing
+_TRANSFORMS = 3  # of a feature: its value, the logarithm of that, whether it is missing
 
 
 class LinearScore(NamedTuple):
@@ -107,7 +107,7 @@ class _Columns(NamedTuple):
 
     Every feature has three: its clipped value, the logarithm of that, and a flag of a missing one;
     left out are columns that are equal for all candidates of every query. number: of each column,
-    block (0, 1 or 2) * features + feature. limits: the lowest and highest value of each feature.
+    transform (0, 1 or 2) * features + feature. limits: the lowest and highest value of a feature.
     """
 
     values: Array  # float32, row x column
@@ -127,15 +127,17 @@ class _Columns(NamedTuple):
             finite = rows[np.isfinite(rows[:, feature]), feature].astype(np.float64)
             if finite.size:
                 limits[:, feature] = np.percentile(finite, _LIMITS)
-            for block in range(_BLOCKS):
-                values, is_known = _read_block(rows[:, feature], limits[:, feature], block)
+            for transform in range(_TRANSFORMS):
+                values, is_known = _transform_feature(
+                    rows[:, feature], limits[:, feature], transform
+                )
                 present = values[is_known]
                 size = max(present.size, 1)
                 mean = float(present.sum()) / size
                 spread = float(np.sqrt(((present - mean) ** 2).sum() / size))
                 values = np.where(is_known, values - mean, 0.0)
                 if spread > _MIN_SPREAD and (values != values[first]).any():
-                    columns_of[feature].append((block * n_features + feature, mean, spread))
+                    columns_of[feature].append((transform * n_features + feature, mean, spread))
 
         run_chunks("linear", describe, sized_chunks(n_features, 1))
         columns = [column for each in columns_of for column in each]
@@ -144,8 +146,10 @@ class _Columns(NamedTuple):
         def fill(first_column: int, end: int) -> None:
             for number in range(first_column, end):  # computed again: less memory
                 column, mean, spread = columns[number]
-                block, feature = divmod(column, n_features)
-                values, is_known = _read_block(rows[:, feature], limits[:, feature], block)
+                transform, feature = divmod(column, n_features)
+                values, is_known = _transform_feature(
+                    rows[:, feature], limits[:, feature], transform
+                )
                 matrix[:, number] = np.where(is_known, values - mean, 0.0) / spread
 
         run_chunks("linear", fill, sized_chunks(len(columns), 16))
@@ -156,27 +160,28 @@ class _Columns(NamedTuple):
     def build_score(self, weights: Array) -> LinearScore:
         """Return the linear score with these weights of the columns."""
         n_features = self.limits.shape[1]
-        slopes, means = np.zeros(_BLOCKS * n_features), np.zeros(_BLOCKS * n_features)
+        slopes, means = np.zeros(_TRANSFORMS * n_features), np.zeros(_TRANSFORMS * n_features)
         slopes[self.number] = weights / self.spread
         means[self.number] = self.mean
-        slope, log_slope, flag = slopes.reshape(_BLOCKS, n_features)
-        centers = (slopes * means).reshape(_BLOCKS, n_features)
+        slope, log_slope, flag = slopes.reshape(_TRANSFORMS, n_features)
+        centers = (slopes * means).reshape(_TRANSFORMS, n_features)
         shift = -centers.sum(axis=0)
         table = np.vstack([self.limits, slope, log_slope, shift, flag - centers[2]])
         return LinearScore(np.ascontiguousarray(table))
 
 
-def _read_block(column: Array, limits: Array, block: int) -> tuple[Array, Array]:
-    """Return the values of a block of columns (0, 1 or 2), and flags of those that are known.
+def _transform_feature(column: Array, limits: Array, transform: int) -> tuple[Array, Array]:
+    """Return one of the three transforms of a feature, and flags of rows in which it is known.
 
-    column: of a feature, float32. limits: its lowest and highest value. The blocks are the clipped
-    value, the logarithm of that, and a flag of a missing value, which is always known.
+    column: the feature's values, float32. limits: the lowest and highest value that count.
+    transform: 0 for the clipped value, 1 for the logarithm of that, 2 for a flag of a missing
+    value, which is known in all rows.
     """
     is_missing = np.isnan(column)
-    if block == _BLOCKS - 1:
+    if transform == _TRANSFORMS - 1:
         return is_missing.astype(np.float64), np.ones(len(column), bool)
     clipped = np.clip(column.astype(np.float64), *limits)
-    return clipped if block == 0 else np.log1p(np.maximum(clipped, 0.0)), ~is_missing
+    return clipped if transform == 0 else np.log1p(np.maximum(clipped, 0.0)), ~is_missing
 
 
 @kernel

@@ -80,7 +80,9 @@ class SecondStage(NamedTuple):
         if targets is not None:
             ranks = _rank_targets(candidates, items, targets)
         if k > items.shape[1] or (counts < k).any():
-            items, scores, counts = self._append_others(mask, candidates, items, scores, tops, k)
+            items, scores, counts = self._append_non_candidates(
+                mask, candidates, items, scores, tops, k
+            )
         return items[:, :k], scores[:, :k], np.minimum(counts, k), ranks
 
     def score(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
@@ -95,7 +97,7 @@ class SecondStage(NamedTuple):
         scores[is_candidate] = score_rows(self.trees, self.linear, rows)
         return scores, candidates.parts.tops[0, :, 0]
 
-    def _append_others(
+    def _append_non_candidates(
         self,
         mask: Mask,
         candidates: CandidateItems,

@@ -187,7 +187,7 @@ def _write_contributions(
     for i in range(n):
         out[i] = 0.0
         if follows[i] != ratio[i]:
-            share = _without_feature(poly, ratio[i], follows[i], n)
+            share = _divide_out_feature(poly, ratio[i], follows[i], n)
             out[i] = value * (follows[i] - ratio[i]) * share
 
 
@@ -203,7 +203,7 @@ def _path_polynomial(ratio: Array, follows: Array, n: int, poly: Array) -> None:
 
 
 @template
-def _without_feature(poly: Array, ratio: float, follows: float, n: int) -> float:
+def _divide_out_feature(poly: Array, ratio: float, follows: float, n: int) -> float:
     """Return the weighted sum of the coefficients of poly / (ratio + follows y).
 
     Coefficient s of the quotient has the weight s! (n - 1 - s)! / n!: the share of orders in which

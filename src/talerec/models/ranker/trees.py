@@ -97,7 +97,7 @@ def parse_trees(text: bytes, names: Sequence[str]) -> Trees:
         lines = bytes(text).decode("ascii").split("\n")
     except UnicodeDecodeError:
         raise TalerecError("the text of the trees is not ASCII") from None
-    sections = _sections(lines)
+    sections = _split_sections(lines)
     header = next(sections)
     _require(header.get("feature_names", "").split() == list(names), "have other features")
     _require(header.get("num_class") == "1", "have several classes")
@@ -120,7 +120,7 @@ def _require(condition: bool, problem: str) -> None:
         raise TalerecError(f"the trees {problem}")
 
 
-def _sections(lines: list[str]) -> Iterator[dict[str, str]]:
+def _split_sections(lines: list[str]) -> Iterator[dict[str, str]]:
     """Yield the sections of LightGBM's text as dicts: the header, then one per tree.
 
     A section is lines `name=value`; that of a tree begins with Tree=NUMBER. TalerecError if the
@@ -164,7 +164,7 @@ def _parse_tree(section: dict[str, str], n_features: int) -> tuple[Array, ...]:
     _require(bool(((feature >= 0) & (feature < n_features)).all()), "have a feature out of range")
     _require(bool(((decision >= 0) & (decision < 12)).all()), "have an unknown decision")
     _require(not (decision & _CATEGORICAL).any(), "have categories")
-    parent, leaf_parent = _parents(left, right, n_nodes, n_leaves)
+    parent, leaf_parent = _find_parents(left, right, n_nodes, n_leaves)
     counts = np.concatenate([node_count, leaf_count])
     _require(bool((counts > 0).all()), "have a count that is not positive")
     left_at, right_at = (np.where(side >= 0, side, n_nodes - 1 - side) for side in (left, right))
@@ -177,7 +177,7 @@ def _parse_tree(section: dict[str, str], n_features: int) -> tuple[Array, ...]:
     return *nodes, value, leaf_count.astype(np.float64), leaf_parent.astype(np.int32)
 
 
-def _parents(left: Array, right: Array, n_nodes: int, n_leaves: int) -> tuple[Array, Array]:
+def _find_parents(left: Array, right: Array, n_nodes: int, n_leaves: int) -> tuple[Array, Array]:
     """Return the parent of each node (-1: the root) and of each leaf.
 
     left, right: children; below 0: leaf -1 - n. TalerecError unless each node but the first, and

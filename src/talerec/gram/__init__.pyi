@@ -8,6 +8,7 @@ from talerec.gram.builders import TARGETS as TARGETS
 from talerec.gram.builders import SlitWeighting as SlitWeighting
 from talerec.gram.builders import TaleWeighting as TaleWeighting
 from talerec.gram.builders import lag_counts as lag_counts
+from talerec.gram.builders import lag_term as lag_term
 from talerec.gram.builders import simultaneous_weight as simultaneous_weight
 from talerec.gram.builders import slis_gram as slis_gram
 from talerec.gram.builders import slis_term as slis_term

@@ -383,12 +383,17 @@ def lag_counts(
     within a user's last `max_history` rows; if rows have weights, those of both rows multiply.
     memory: bytes for K (None: free memory).
     """
+    term = lag_term(log, lag_weights, max_history)
+    return accumulate_gram(term.log, term.pairs, memory, ONLY_K)[1]
+
+
+def lag_term(log: Log, lag_weights: Array, max_history: int) -> GramTerm:
+    """Return the pairs of rows that `lag_counts` adds up: only their K is used."""
     log = newest_rows(log, max_history)
     begin = first_rows(log, len(lag_weights) - 1)
-    args: Any = lag_pairs.WeightedRows(begin, lag_weights)
+    args: Any = lag_pairs.LagRows(begin, lag_weights)
     kernels: tuple[Kernel, Kernel] = lag_pairs.lag_sparse, lag_pairs.lag_dense
     if log.weight is not None:
         args = weighted_pairs.WeightedLagRows(begin, lag_weights, log.weight)
         kernels = weighted_pairs.weighted_lag_sparse, weighted_pairs.weighted_lag_dense
-    row_pairs = Pairs(begin, next_rows(log), args, *kernels)
-    return accumulate_gram(log, row_pairs, memory, ONLY_K)[1]
+    return GramTerm(log, Pairs(begin, next_rows(log), args, *kernels))

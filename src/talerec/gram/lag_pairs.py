@@ -111,29 +111,40 @@ def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> None:
 # -- by lag (rules), and all equal (SLIS) ----------------------------------------------------------
 
 
-class WeightedRows(NamedTuple):
-    """What the pairs of association rules and of the model SLIS read of a log's rows.
+class LagRows(NamedTuple):
+    """What the pairs of sequential rules read of a log's rows.
 
     A pair has a source row and a target row of one user; rows are numbers of log rows.
     """
 
     begin: Array  # the first row of its user that each log row forms a pair with
-    weight: Array  # rules: by lag in rows; SLIS: of each log row
+    lag_weights: Array  # by lag in rows
+
+
+class WeightedRows(NamedTuple):
+    """What the pairs of the model SLIS read of a log's rows.
+
+    A pair has a source row and a target row of one user; rows are numbers of log rows.
+    """
+
+    begin: Array  # the first row of its user that each log row forms a pair with
+    weight: Array  # of each log row
 
 
 @kernel
-def lag_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
-    """Write rules' coefficients of the pairs (s, q): K adds weight[q - s], by lag; G nothing.
+def lag_pairs(args: LagRows, q: int, out: PairCoefficients) -> None:
+    """Write rules' coefficients of the pairs (s, q): K adds a weight by lag; G nothing.
 
     Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g and
-    out.k is written. args: `begin`, the first row that each row forms a pair with, and `weight`.
+    out.k is written. args: `begin`, the first row that each row forms a pair with, and
+    `lag_weights`, of which lag_weights[q - s] is added.
     """
-    begin, weight = args
+    begin, lag_weights = args
     g, k, _ = out
     lo = begin[q]
     for s in range(lo, q + 1):
         g[s - lo] = 0.0
-        k[s - lo] = weight[q - s]
+        k[s - lo] = lag_weights[q - s]
 
 
 @kernel
@@ -182,7 +193,7 @@ def slit_sparse(args: SlitRows, log: RowsByItem, a: int, b: int, out: SparseSums
 
 
 @kernel
-def lag_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
+def lag_dense(args: LagRows, log: RowsByItem, a: int, b: int, out: DenseSums) -> None:
     """Write rows a..b (b excluded) of dense K' of association rules, and of M, which is 0.
 
     K (source x target item) adds up weights by lag; M + M' would be G = S'S of other models. Row j
@@ -193,7 +204,7 @@ def lag_dense(args: WeightedRows, log: RowsByItem, a: int, b: int, out: DenseSum
 
 
 @kernel
-def lag_sparse(args: WeightedRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
+def lag_sparse(args: LagRows, log: RowsByItem, a: int, b: int, out: SparseSums) -> None:
     """Write rows a..b (b excluded) of sparse K' of association rules, and of M, which is 0.
 
     K (source x target item) adds up weights by lag; M + M' would be G = S'S of other models. Row j

@@ -13,7 +13,7 @@ from talerec.gram import lag_counts, slis_term
 from talerec.models.core import param
 from talerec.models.linear import Linear
 from talerec.ranking import Weights
-from talerec.runtime import Clock, Matrix, is_sparse, sparse
+from talerec.runtime import Array, Clock, Matrix, is_sparse, sparse
 
 _PAPER = "A Comparison of Frequent Pattern Techniques and a Deep Learning Method, RecTemp 2017"
 
@@ -46,7 +46,27 @@ class CountModel(Linear):
 
 
 @dataclass(eq=False, kw_only=True)
-class Markov(CountModel):
+class LagCountModel(CountModel):
+    """A model that counts pairs of items with a weight by their lag in rows."""
+
+    takes_weights = True
+
+    @property
+    @abstractmethod
+    def lag_weights(self) -> Array:
+        """The weight of a pair by its lag: the distance of its rows, 0 for a row itself."""
+
+    def counts(self, log: Log) -> Matrix:
+        """Return weighted pair counts, item x later item, by `lag_weights`.
+
+        Only the last `max_history` rows of a user count; `budget` is the memory to use, in bytes.
+        """
+        options: dict[str, Any] = {"max_history": self.max_history, "memory": self.budget}
+        return lag_counts(log, self.lag_weights, **options)
+
+
+@dataclass(eq=False, kw_only=True)
+class Markov(LagCountModel):
     """The weights B count how often an item (column) came right after another (row).
 
     Scores are x @ B, with x the history's items weighted by recency.
@@ -62,19 +82,14 @@ class Markov(CountModel):
     name = "markov"
     summary = "What comes right after; a baseline"
 
-    takes_weights = True
-
-    def counts(self, log: Log) -> Matrix:
-        """Return how often each item (column) came right after another (row), item x item.
-
-        Only the last `max_history` rows of a user count; `budget` is the memory to use, in bytes.
-        """
-        next_row = np.array([0.0, 1.0])
-        return lag_counts(log, next_row, max_history=self.max_history, memory=self.budget)
+    @property
+    def lag_weights(self) -> Array:
+        """The weight of a pair by its lag: 1 for the next row."""
+        return np.array([0.0, 1.0])
 
 
 @dataclass(eq=False, kw_only=True)
-class Rules(CountModel):
+class Rules(LagCountModel):
     """The weights B count how often an item came after another, with weight 1 / lag in rows.
 
     B is earlier item x later item; scores are x @ B, with x the history's items weighted by
@@ -93,16 +108,10 @@ class Rules(CountModel):
 
     steps: int = param(10, "largest lag, in rows", low=1, high=10_000, search=(1, 30))
 
-    takes_weights = True
-
-    def counts(self, log: Log) -> Matrix:
-        """Return weighted pair counts, item x later item: 1 / lag for lags up to `steps`.
-
-        The lag of two rows of a user is their distance in rows, 1 for the next row. Only the last
-        `max_history` rows of a user count; `budget` is the memory to use, in bytes.
-        """
-        weight = np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])
-        return lag_counts(log, weight, max_history=self.max_history, memory=self.budget)
+    @property
+    def lag_weights(self) -> Array:
+        """The weight of a pair by its lag, 1 for the next row: 1 / lag, for lags up to `steps`."""
+        return np.concatenate([[0.0], 1 / np.arange(1, self.steps + 1)])
 
 
 @dataclass(eq=False, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from talerec.data import Log
-from talerec.features import ContextState, FeatureSources, ItemTimes, feature_groups, feature_names
+from talerec.features import ContextState, FeatureSources, ItemTimes, feature_names
 from talerec.models.blend import fit_part, fit_parts
 from talerec.models.content import Content, find_types, warn_counting_columns
 from talerec.models.core import Model
@@ -18,8 +19,7 @@ from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.content import ContentStage, ItemTable
 from talerec.models.ranker.examples import Examples, build_examples, has_seen_target
 from talerec.models.ranker.importance import measure_shares
-from talerec.models.ranker.learning import MIN_QUERIES, Verdict, learn_order
-from talerec.models.ranker.linear import LinearScore
+from talerec.models.ranker.learning import MIN_QUERIES, learn_order
 from talerec.models.ranker.padding import can_pad, pad_parts
 from talerec.models.ranker.parts import build_parts, name_scorers
 from talerec.models.ranker.queries import QueryRound, current_round, delayed_rounds
@@ -142,35 +142,54 @@ def fit_ranker(plan: FitPlan, log: Log, clock: Clock) -> Weights:
     facts = LogFacts.read(log, takes_content=plan.takes_content)
     columns = None if facts.table is None else facts.table.columns
     sources = FeatureSources(name_scorers(build_parts(plan.parts)), facts.context.names, columns)
-    names = feature_names(sources)
-    texts: list[bytes] = []
-    linear: list[LinearScore] = []
-    verdicts: list[list[Verdict | None]] = []
-    shares = np.zeros((len(KINDS), len(feature_groups(sources).groups)))
     kinds = learning_rounds(log, plan.rows_back, asks_new=plan.takes_content)
-    for number, rounds in enumerate(kinds):
-        trained = None
-        if rounds and number < plan.assigned.n_kinds:
-            examples, stage = _ask_rounds(plan, rounds, facts, clock)
-            with clock("trees"):
-                trained = learn_order(examples, names, plan.seed)
-            if trained is not None:
-                second = SecondStage(stage, parse_trees(trained.text, names), trained.linear)
-                shares[number] = measure_shares(second, examples)
-            del examples, stage  # gigabytes on large logs, not needed by the next fits
-        texts.append(b"" if trained is None else trained.text)
-        linear.append(LinearScore.zero(len(names)) if trained is None else trained.linear)
-        verdicts.append([None, None] if trained is None else trained.verdicts)
+
+    def ask(kind: int) -> AskedQueries | None:
+        """Return the examples of a kind of query, None if nothing is learned for it."""
+        rounds = kinds[kind] if kind < plan.assigned.n_kinds else []
+        return _ask_rounds(plan, rounds, facts, clock) if rounds else None
+
+    learned_trees = learn_kinds(ask, sources, plan.seed, clock)
     with clock("parts"):
         fitted = plan.fit_parts(log)
-    trained_kinds = LearnedTrees(texts, linear, verdicts, shares)
     stage = facts.build_stage(fitted, log, plan.candidates)
-    return store(stage, plan.parts, trained_kinds)
+    return store(stage, plan.parts, learned_trees)
+
+
+def learn_kinds(
+    ask: Callable[[int], AskedQueries | None], sources: FeatureSources, seed: int, clock: Clock
+) -> LearnedTrees:
+    """Return what is learned for current and for delayed queries.
+
+    ask: returns the examples of a kind of query by its number, None if nothing is learned for it.
+    sources: what features are named after. seed: of the division of users.
+    """
+    names, trees = feature_names(sources), LearnedTrees.empty(sources)
+    for number in range(len(KINDS)):
+        queries, trained = ask(number), None
+        if queries is not None:
+            with clock("trees"):
+                trained = learn_order(queries.examples, names, seed)
+            if trained is not None:
+                parsed = parse_trees(trained.text, names)
+                second = SecondStage(queries.stage, parsed, trained.linear)
+                trees.shares[number] = measure_shares(second, queries.examples)
+                trees.texts[number], trees.linear[number] = trained.text, trained.linear
+                trees.verdicts[number] = trained.verdicts
+        del queries  # gigabytes on large logs, not needed by the next fits
+    return trees
+
+
+class AskedQueries(NamedTuple):
+    """Examples of one kind of query: with seen items, and without; and a stage that was asked."""
+
+    examples: list[Examples]
+    stage: FirstStage
 
 
 def _ask_rounds(
     plan: FitPlan, rounds: list[QueryRound], facts: LogFacts, clock: Clock
-) -> tuple[list[Examples], FirstStage]:
+) -> AskedQueries:
     """Return the examples of all rounds, with seen items and without, and the last stage.
 
     The parts are fitted to the training rows of each round.
@@ -181,20 +200,23 @@ def _ask_rounds(
             parts = plan.fit_parts(held_out.train)
         stage = facts.build_stage(parts, held_out.train, plan.candidates)
         with clock("features"):
-            sets.append(_ask(stage, held_out, facts.repeats))
-    return [Examples.join(each) for each in zip(*sets, strict=True)], stage
+            sets.append(ask_queries(stage, held_out, facts.repeats))
+    return AskedQueries([Examples.join(each) for each in zip(*sets, strict=True)], stage)
 
 
-def _ask(stage: FirstStage, held_out: QueryRound, repeats: bool) -> list[Examples]:
+def ask_queries(
+    stage: FirstStage, held_out: QueryRound, repeats: bool, first: int = 0
+) -> list[Examples]:
     """Return the examples of a round: with seen items allowed, and with them hidden.
 
     If users repeat items, all queries are asked with seen items, and those for unseen items without
     them, too. Otherwise all are asked without seen items, and one in four with them, so that the
-    trees learn what to make of seen items.
+    trees learn what to make of seen items. first: the number of the first query, if these are some
+    of all queries.
     """
     every = np.arange(len(held_out.queries))
     is_unseen = ~has_seen_target(held_out.queries)
-    allowed = every if repeats else every[::_OTHER_MODE]
+    allowed = every if repeats else every[-first % _OTHER_MODE :: _OTHER_MODE]
     hidden = every[is_unseen]
     return [
         build_examples(stage, held_out, allowed, hide_seen=False),

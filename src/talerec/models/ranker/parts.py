@@ -14,7 +14,7 @@ _PARTS = (
     (6_000, "tempo,slist,swalk,sknn,rules,ease,trending"),
     (20_000, "tempo,slist,sknn,rules,ease,trending"),
 )
-_LARGE_PARTS = "tempo,sknn,rules,markov,trending"
+LARGE_PARTS = "tempo,sknn,rules,markov,trending"
 #: Decay lengths, in rows, with which the weights of tempo are queried again for features.
 _RECENCIES = (0.5, 2.0, 30.0)
 
@@ -22,7 +22,7 @@ _RECENCIES = (0.5, 2.0, 30.0)
 def default_parts(log: Log) -> str:
     """Return the parts of a ranker for a log of this size, as text; the first one is tempo."""
     sizes = (parts for n_items, parts in _PARTS if len(log.items) <= n_items)
-    return next(sizes, _LARGE_PARTS)
+    return next(sizes, LARGE_PARTS)
 
 
 def build_parts(text: str) -> list[Model]:

@@ -19,14 +19,90 @@ from talerec.models.core import (
     select_answerable,
     spread_sample,
 )
+from talerec.runtime import Array
 
 _MAX_QUERIES = 20_000  # of each kind
 _ROWS_HELD = 3  # rows of a user per row that is held back
 _ENOUGH = 12_000  # current queries, for which logs of few users hold back more rows of each
 _ROWS_BACK = (2, 4)  # fewest and most rows that are held back by default
 _CUTOFF_SHARES = (0.85, 0.7, 0.55)  # of the rows before a cutoff of delayed queries
-_ENOUGH_DELAYED = 6_000  # delayed queries with which no further cutoff is taken
+ENOUGH_DELAYED = 6_000  # delayed queries with which no further cutoff is taken
 _ROWS_AFTER = 3  # first rows of a user after a cutoff that are queries
+
+
+class QuerySplit(NamedTuple):
+    """How the queries of a round are held out from a log, or from some users of a log.
+
+    cutoff: a time (microseconds): queries ask for users' first rows from then on, and histories are
+    the rows before. None: queries ask for the last rows of users, `rows_back` at most.
+    """
+
+    cutoff: int | None
+    rows_back: int = _ROWS_AFTER
+
+    def count_held(self, log: Log) -> Array:
+        """Return how many rows of each user may be held out, 0 for a user without queries.
+
+        In a log of baskets, last baskets are counted. With a cutoff, it is 1 for a user with
+        queries.
+        """
+        if self.cutoff is None:
+            counts: Array = np.minimum(np.diff(_Steps.of(log).ptr) // _ROWS_HELD, self.rows_back)
+            return counts
+        cut, every_item = TimeCut.at(log, self.cutoff), np.ones(len(log.items), bool)
+        n_held = np.zeros(len(log.users), np.int64)
+        n_held[cut.eligible_users(every_item)[1]] = 1
+        return n_held
+
+    def sample_size(self, n_users: int, n_held: int) -> int:
+        """Return how many users may have queries, of `n_users` who may hold out `n_held` rows."""
+        if self.cutoff is not None:
+            return _MAX_QUERIES // _ROWS_AFTER
+        return int(_MAX_QUERIES / (max(n_held / n_users, 1) if n_users else 1))
+
+    def hold_out(self, log: Log, users: Array) -> tuple[Log, HoldoutQueries]:
+        """Return the training rows of a log, and the queries of these users.
+
+        users: positions of users whose `count_held` is not 0, ascending.
+        """
+        if self.cutoff is None:
+            return self._hold_out_last(log, users)
+        cut = TimeCut.at(log, self.cutoff)
+        every_item = np.ones(len(log.items), bool)
+        return cut.before, cut.delayed_queries(users, every_item, self.rows_back)
+
+    def _hold_out_last(self, log: Log, users: Array) -> tuple[Log, HoldoutQueries]:
+        """Return the other rows of a log, and queries for the last rows of these users."""
+        steps, n_held = _Steps.of(log), self.count_held(log)
+        number, held = list_rows(steps.ptr[users + 1] - n_held[users], steps.ptr[users + 1])
+        step, row = list_rows(steps.start[held], steps.stop[held])
+        is_train = np.ones(log.rows, bool)
+        is_train[row] = False
+        if log.has_baskets:
+            step, row = sample_targets(step, row, log.item[row])
+        user, stop = users[number[step]], steps.start[held][step]
+        histories = Histories(
+            log.ptr[user], stop, log.item, log.time, log.time[row], log.weight,
+            take_context(log.context, row), log.context,
+        )  # fmt: skip
+        return log.keep(is_train), HoldoutQueries(histories, log.item[row].astype(np.int64), user)
+
+
+class _Steps(NamedTuple):
+    """The rows of a log one by one, or its baskets, if it has any.
+
+    start, stop: the rows of each step. ptr: where each user's steps begin.
+    """
+
+    start: Array
+    stop: Array
+    ptr: Array
+
+    @classmethod
+    def of(cls, log: Log) -> _Steps:
+        """Return the steps of a log."""
+        start = np.unique(basket_starts(log)) if log.has_baskets else np.arange(log.rows)
+        return cls(start, np.append(start[1:], log.rows), np.searchsorted(start, log.ptr))
 
 
 class QueryRound(NamedTuple):
@@ -48,7 +124,11 @@ def default_rows_back(log: Log) -> int:
     """
     if log.has_baskets:
         return _ROWS_BACK[0]
-    n_users = int(np.count_nonzero(np.diff(log.ptr)))
+    return choose_rows_back(int(np.count_nonzero(np.diff(log.ptr))))
+
+
+def choose_rows_back(n_users: int) -> int:
+    """Return how many last rows of each user are queries in a log of that many users: 2 to 4."""
     return int(np.clip(_ENOUGH // max(n_users, 1), *_ROWS_BACK))
 
 
@@ -60,27 +140,8 @@ def current_round(log: Log, rows_back: int, *, asks_new: bool = False) -> QueryR
     each. If there are too many queries, they are those of an even sample of users. asks_new:
     whether targets may be items without training rows.
     """
-    starts = np.unique(basket_starts(log)) if log.has_baskets else np.arange(log.rows)
-    stops = np.append(starts[1:], log.rows)
-    ptr = np.searchsorted(starts, log.ptr)  # where each user's rows, or baskets, begin
-    n_held = np.minimum(np.diff(ptr) // _ROWS_HELD, rows_back)
-    users = np.flatnonzero(n_held)
-    mean = max(n_held[users].mean(), 1) if users.size else 1
-    users = spread_sample(users, int(_MAX_QUERIES / mean))
-    number, held = list_rows(ptr[users + 1] - n_held[users], ptr[users + 1])
-    step, row = list_rows(starts[held], stops[held])
-    is_train = np.ones(log.rows, bool)
-    is_train[row] = False
-    if log.has_baskets:
-        step, row = sample_targets(step, row, log.item[row])
-    user, stop = users[number[step]], starts[held][step]
-    histories = Histories(
-        log.ptr[user], stop, log.item, log.time, log.time[row], log.weight,
-        take_context(log.context, row), log.context,
-    )  # fmt: skip
-    queries = HoldoutQueries(histories, log.item[row].astype(np.int64), user)
     end = int(log.time.max()) + 1
-    return _answerable(log.keep(is_train), queries, end, asks_new=asks_new)
+    return _build_round(log, QuerySplit(None, rows_back), end, asks_new=asks_new)
 
 
 def delayed_rounds(log: Log, *, asks_new: bool = False) -> list[QueryRound]:
@@ -91,26 +152,32 @@ def delayed_rounds(log: Log, *, asks_new: bool = False) -> list[QueryRound]:
     rows before it. Targets without rows before the cutoff are dropped unless `asks_new`; of many
     users an even sample is taken.
     """
-    times, rounds, n_queries = np.sort(log.time), [], 0
-    every_item = np.ones(len(log.items), bool)
-    for cutoff in dict.fromkeys(int(times[int(share * log.rows)]) for share in _CUTOFF_SHARES):
-        cut = TimeCut.at(log, cutoff)
-        users = spread_sample(cut.eligible_users(every_item)[1], _MAX_QUERIES // _ROWS_AFTER)
-        queries = cut.delayed_queries(users, every_item, _ROWS_AFTER)
-        rounds.append(_answerable(cut.before, queries, cutoff, asks_new=asks_new))
-        n_queries += len(rounds[-1].queries)
-        if n_queries >= _ENOUGH_DELAYED:
+    rounds: list[QueryRound] = []
+    for cutoff in delayed_cutoffs(np.sort(log.time)):
+        rounds.append(_build_round(log, QuerySplit(cutoff), cutoff, asks_new=asks_new))
+        if sum(len(each.queries) for each in rounds) >= ENOUGH_DELAYED:
             break
     return [held_out for held_out in rounds if len(held_out.queries)]
 
 
-def _answerable(
-    train: Log, queries: HoldoutQueries, known_until: int, *, asks_new: bool
-) -> QueryRound:
-    """Return a round with the queries whose target occurs in the training rows.
+def delayed_cutoffs(times: Array) -> list[int]:
+    """Return the cutoffs of delayed queries, the last one first.
 
-    asks_new: keep the queries for other targets, too.
+    times: of all rows, ascending (microseconds).
     """
+    shares = (int(times[int(share * len(times))]) for share in _CUTOFF_SHARES)
+    return list(dict.fromkeys(shares))
+
+
+def _build_round(log: Log, split: QuerySplit, known_until: int, *, asks_new: bool) -> QueryRound:
+    """Return the queries of a split, of an even sample of users if there are too many.
+
+    Queries stay whose target occurs in the training rows; asks_new: those for other targets, too.
+    """
+    n_held = split.count_held(log)
+    users = np.flatnonzero(n_held)
+    users = spread_sample(users, split.sample_size(len(users), int(n_held.sum())))
+    train, queries = split.hold_out(log, users)
     in_train = np.bincount(train.item, minlength=len(train.items)) > 0
     in_train |= asks_new
     return QueryRound(train, select_answerable(queries, in_train), known_until)

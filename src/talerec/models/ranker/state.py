@@ -14,6 +14,7 @@ from talerec.errors import TalerecError
 from talerec.features import (
     ContextRows,
     ContextState,
+    FeatureSources,
     ItemTimes,
     empty_context,
     encoders_from_json,
@@ -54,6 +55,13 @@ class LearnedTrees(NamedTuple):
     linear: list[LinearScore]
     verdicts: list[list[Verdict | None]]
     shares: Array
+
+    @classmethod
+    def empty(cls, sources: FeatureSources) -> LearnedTrees:
+        """Return the result of learning nothing. sources: what features are named after."""
+        zero = LinearScore.zero(len(feature_names(sources)))
+        shares = np.zeros((len(KINDS), len(feature_groups(sources).groups)))
+        return cls([b"" for _ in KINDS], [zero] * len(KINDS), [[None, None] for _ in KINDS], shares)
 
 
 class RankerState(NamedTuple):

@@ -9,6 +9,10 @@ that tasks read. These costs are fitted (none below zero, relative errors) to th
 marked `fitted`. The number of item pairs is estimated for all logs: items meet in proportion to
 their popularity. A planned log has the popularity and the history lengths of the largest fitted
 run.
+
+It knows the models that have runs in plan.json alone: tale, and one run of tempo. It refuses
+content and ranker: parts, rounds of queries and trees have units of their own, which nobody has
+measured.
 """
 
 from __future__ import annotations
@@ -224,6 +228,8 @@ def main() -> None:
     args = parser.parse_args()
     runs = [run for run in json.loads(args.runs.read_text()) if run["model"] == args.model]
     fitted = [run for run in runs if run["fitted"]]
+    if not fitted:
+        parser.error(f"{args.runs.name} has no run of {args.model}")
     costs = Costs(fitted)
     if args.check:
         check(runs, costs)

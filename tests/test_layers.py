@@ -110,9 +110,9 @@ def test_imports_are_seen_in_every_form_and_place(tmp_path):
         ("psycopg", "data.read.databases"),
         (
             "pyspark",
-            "spark.session spark.blend spark.evaluate_job spark.read spark.files spark.fit_job "
+            "spark.session spark.evaluate_job spark.read spark.files spark.fit_model spark.parts "
             "spark.histories spark.recommend_job spark.solve spark.tables spark.log_stats "
-            "spark.errors spark.log_columns",
+            "spark.errors spark.log_columns spark.fit_job",
         ),
     ],
 )

@@ -102,7 +102,8 @@ def test_a_file_of_parameters_names_its_model(log: Path, tmp_path: Path) -> None
     [
         (
             ("--model", "ease"),
-            "Spark does not fit ease; it fits content, tempo, tale, slit, slist and blends",
+            "Spark does not fit ease; it fits tempo, tale, slit, slist, rules, markov, trending, "
+            "popular, sknn and stan, blends and rankers of these, and content",
         ),
         (("--event", "kind"), "on Spark, --event needs --event-weights"),
         (("--histories", "--histories-to", "rows"), "use --histories or --histories-to, not both"),

@@ -193,12 +193,9 @@ def test_times_are_read_as_on_one_machine(session, tmp_path):
 def test_what_spark_does_not_fit_is_refused_by_name(session, tmp_path):
     source, out = write(skewed(300), tmp_path / "log"), tmp_path / "m.tale"
     for model, message in (
-        (
-            tr.EASE(),
-            "Spark does not fit ease; it fits content, tempo, tale, slit, slist and blends",
-        ),
+        (tr.EASE(), "Spark does not fit ease; it fits tempo, tale, slit, slist, rules, markov, "),
         (tr.SWalk(), "Spark does not fit swalk"),
-        (tr.Popular(), "Spark does not fit popular"),
+        (tr.Association(), "Spark does not fit association"),
         (tr.Tempo(solver="exact"), "solver is exact; on Spark it takes auto or local"),
         (tr.TALE(solver="exact"), "solver is exact; on Spark it takes auto or local"),
         (tr.SLIT(norm="symmetric"), "norm is symmetric; on Spark it takes none or l1"),
@@ -386,7 +383,7 @@ def test_a_triangle_of_g_ten_times_what_a_task_may_hold_gives_the_same_weights(s
 def test_a_gram_of_its_own_is_refused_rather_than_left_out():
     """Tasks count the Gram terms of a model: they would not call a `gram` that is not their sum."""
     pytest.importorskip("pyspark", reason="needs pyspark: EXTRAS=all make test")
-    from talerec.spark.fit_job import check_model
+    from talerec.spark.fit_model import check_model
 
     class Doubled(tr.TALE):
         def gram(self, log: tr.Log):

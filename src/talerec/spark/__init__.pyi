@@ -1,8 +1,8 @@
 from talerec.spark.evaluate_job import check_evaluation as check_evaluation
 from talerec.spark.evaluate_job import evaluate as evaluate
 from talerec.spark.fit_job import check_fit as check_fit
-from talerec.spark.fit_job import check_model as check_model
 from talerec.spark.fit_job import fit as fit
+from talerec.spark.fit_model import check_model as check_model
 from talerec.spark.log_columns import Columns as Columns
 from talerec.spark.messages import concatenate_messages as concatenate_messages
 from talerec.spark.messages import pack_message as pack_message

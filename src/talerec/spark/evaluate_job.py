@@ -18,7 +18,7 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from talerec.data import DAY, Log, Vocabulary, days_to_microseconds
+from talerec.data import DAY, Log, Vocabulary
 from talerec.data.split import (
     NoCasesError,
     SplitPlan,
@@ -52,7 +52,8 @@ from talerec.spark.evaluation_tasks import (
     save_window_stats,
     user_sums_file,
 )
-from talerec.spark.fit_job import FitOptions, check_fit, check_weighted_fit, fit_rows
+from talerec.spark.fit_job import check_fit, check_weighted_fit, fit_rows
+from talerec.spark.fit_model import FitOptions, count_recent_rows
 from talerec.spark.log_columns import NAMES, Columns
 from talerec.spark.log_stats import LogOptions, LogStats, partition_users, read_stats, select_rows
 from talerec.spark.partitions import RowFiles, TaskLimits
@@ -85,7 +86,7 @@ def evaluate(
     Parameters
     ----------
     model : Model
-        A `Tempo`, `TALE`, `SLIT` or `SLIST`, or a `Blend` of these; it is not changed.
+        A model that `fit` takes, but not `Content`; it is not changed.
     source, names, core, drop_duplicates, ties
         The log, and how it is read and cleaned: as for `fit`.
     plan : SplitPlan or str
@@ -356,15 +357,11 @@ def _fit_trending(run: ClusterRun, train: LogStats) -> Trending:
     It is fitted to a log with one row per item, which has the weight of the item's latest rows.
     train: the training rows as a Spark table, with counts.
     """
-    model, (_, latest) = Trending(), train.time_range
-    recent = train.events.where(F.col("time") >= latest - days_to_microseconds(model.window))
-    weight = F.sum("weight") if "weight" in train.events.columns else F.count("item")
-    with run.stage("read"):
-        table = pl.DataFrame(recent.groupBy("item").agg(weight.alias("weight")).toArrow())
-    items, weights = Vocabulary(train.ids), np.zeros(len(train.ids))
-    weights[items.codes(table["item"])] = table["weight"].to_numpy()
+    model, latest = Trending(), train.time_range[1]
+    weights = count_recent_rows(run, train, model.window)
     rows = np.flatnonzero(weights)
     columns = (np.array([0, len(rows)]), rows.astype(np.int32), np.full(len(rows), latest))
+    items = Vocabulary(train.ids)
     return model.fit(Log(*columns, Vocabulary(pl.Series([0])), items, weight=weights[rows]))
 
 

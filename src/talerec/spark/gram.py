@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from talerec.data import Log
-from talerec.gram import BOTH, ONLY_G, GramTerm, Pairs, SparseSums, accumulate_targets
+from talerec.gram import BOTH, ONLY_G, GramTerm, Pairs, SparseSums, accumulate_targets, lag_term
+from talerec.models.counting import LagCountModel
 from talerec.models.linear import RidgeModel
 from talerec.models.tempo import LogStatistics, Tempo
 from talerec.runtime import Array
@@ -41,6 +42,11 @@ def build_model_terms(model: RidgeModel, log: Log) -> tuple[list[GramTerm], floa
     and its target items.
     """
     return model.gram_terms(log), 0.0
+
+
+def build_count_terms(model: LagCountModel, log: Log) -> tuple[list[GramTerm], float]:
+    """Return the pairs of rows that a model counts, as a term of which K is used, and 0."""
+    return [lag_term(log, model.lag_weights, model.max_history)], 0.0
 
 
 def build_tempo_terms(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from talerec.data import Log, Vocabulary, are_equal
 from talerec.errors import TalerecError
 from talerec.models.content import Content
-from talerec.models.linear import RidgeModel
+from talerec.models.core import Model
 from talerec.models.tempo import Tempo
 from talerec.runtime import Array
 from talerec.spark.log_columns import Columns
@@ -318,19 +318,19 @@ def _refuse_huge_user(sample: pl.DataFrame, step: int, max_rows: int) -> None:
 
 
 def partition_rows(
-    run: ClusterRun, stats: LogStats, model: RidgeModel | Content, ties: str, limits: TaskLimits,
+    run: ClusterRun, stats: LogStats, model: Model, ties: str, limits: TaskLimits,
     *, every_row: bool,
 ) -> ClusterLog:  # fmt: skip
     """Send all rows to the partitions of their users, save them, and plan the work on them.
 
     A partition has all users of one Spark task. stats: the log's rows as a Spark table, with
-    counts. model: gives `max_history`. every_row: also send the rows before each user's
+    counts. model: may have `max_history`. every_row: also send the rows before each user's
     `max_history` latest, to save them; tempo uses all rows in any case. limits: what one task may
     hold. ties: "file" or "item", the order of a user's simultaneous rows.
     """
     has_statistics = isinstance(model, Tempo | Content)
     every_row = every_row or has_statistics  # they use all rows of a user
-    max_history, task_rows = model.max_history, limits.rows
+    max_history, task_rows = getattr(model, "max_history", 1), limits.rows
     count = max(run.n_cores, math.ceil(stats.n_rows / task_rows))
     users = partition_users(run, stats, count, task_rows if every_row else None)
     options = RowOptions(

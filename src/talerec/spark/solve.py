@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from talerec.models.counting import LagCountModel
 from talerec.models.linear import RidgeModel
 from talerec.runtime import Array, Matrix, shrink_indptr, sparse
 from talerec.spark import gram, messages, tasks, trends, triangles
@@ -74,7 +75,7 @@ class SolveTask(NamedTuple):
 
     rows: RowFiles  # the rows of all partitions of users
     builder: TermBuilder  # returns the Gram terms of some users' rows
-    model: RidgeModel  # gives the penalty and the number of sources of a target
+    model: RidgeModel | LagCountModel  # a ridge model gives penalty and sources of a target
     target_mask: Array | None = None  # which targets, by popularity rank; None: all
     shrinkage: float = 0.0  # of the differences between K and its transpose
     folder: str = "gram"  # name of the folder for files, which must not exist
@@ -89,18 +90,35 @@ def solve_rows(log: ClusterLog, task: SolveTask, table: WeightTable | None) -> M
     too; None for nowhere. G and K are those of the normal equations: S and T have, per training
     example, the weights of its source and its target items.
     """
-    folder = log.run.folder / f"{task.rows.prefix}{task.folder}"
-    make_folder(folder)
-    position = log.stats.position
-    messages.save_array(folder, "position", position)
-    _sum_gram(log, task, folder)
-    share = _join_triangle(log, task, folder)
-    work, neighbors = log.plan, task.model.neighbors
-    n_entries = triangles.count_k_entries(str(folder), len(work.owners) - 1, len(position), share)
+    assert isinstance(task.model, RidgeModel)
+    folder = _start_gram(log, task)
+    share = _join_triangle(log, task, task.model, folder)
+    work, n_items = log.plan, len(log.stats.position)
+    n_entries = triangles.count_k_entries(str(folder), len(work.owners) - 1, n_items, share)
     edges, options = (work.targets, work.sources, work.owners), (share, task.target_mask)
-    limits = (neighbors, n_entries, work.limits.bytes)
+    limits = (task.model.neighbors, n_entries, work.limits.bytes)
     plan = triangles.SolvePlan(*edges, *options, str(folder), *limits)
     return _solve_targets(log, plan, table)
+
+
+def count_pairs(log: ClusterLog, task: SolveTask, table: WeightTable) -> Matrix:
+    """Return item-item weights that are K = S'T itself, counted on the cluster.
+
+    The arguments and the result are those of `solve_rows`; nothing is solved.
+    """
+    folder, work = _start_gram(log, task), log.plan
+    edges = (work.targets, work.sources, work.owners)
+    plan = triangles.SolvePlan(*edges, 0.0, None, str(folder), 0, 0, work.limits.bytes)
+    return _solve_targets(log, plan, table)
+
+
+def _start_gram(log: ClusterLog, task: SolveTask) -> Path:
+    """Sum the Gram (G = S'S, K = S'T) of all rows in a new folder, which is returned."""
+    folder = log.run.folder / f"{task.rows.prefix}{task.folder}"
+    make_folder(folder)
+    messages.save_array(folder, "position", log.stats.position)
+    _sum_gram(log, task, folder)
+    return folder
 
 
 def make_folder(folder: Path) -> None:
@@ -140,7 +158,7 @@ def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
             path.unlink(missing_ok=True)  # everything is summed
 
 
-def _join_triangle(log: ClusterLog, task: SolveTask, folder: Path) -> float:
+def _join_triangle(log: ClusterLog, task: SolveTask, model: RidgeModel, folder: Path) -> float:
     """Join the blocks of G's lower triangle to files for the solver; return K's reverse share.
 
     A block is a range of rows of G = S'S, saved in `folder`; the files have columns and values.
@@ -152,7 +170,7 @@ def _join_triangle(log: ClusterLog, task: SolveTask, folder: Path) -> float:
     owners, path = log.plan.owners, str(folder)
     n_blocks = len(owners) - 1
     indptr, diagonal = _save_triangle_index(folder, n_blocks, log.stats.position)
-    messages.save_array(folder, "ridge", diagonal + task.model.penalty(diagonal))
+    messages.save_array(folder, "ridge", diagonal + model.penalty(diagonal))
     for name, size in (("column", 4), ("value", 8)):
         gram.create_file(folder / f"{name}.raw", int(indptr[-1]) * size)
     starts = [int(indptr[edge]) for edge in owners]

@@ -191,8 +191,10 @@ def send_weights(
     target, source, value = (
         np.concatenate([array, *pieces]) for array, pieces in zip(owned, received, strict=True)
     )
-    columns = build_columns(target, source, value, lo, hi, position)
-    source, target, weight = solve_targets(columns, plan, lo, hi)
+    weight = value.astype(np.float32)
+    if plan.neighbors:
+        columns = build_columns(target, source, value, lo, hi, position)
+        source, target, weight = solve_targets(columns, plan, lo, hi)
     source, target = position[source], position[target]
     ptr, order = group_rows(source, len(position))
     bounds = ptr[plan.sources]

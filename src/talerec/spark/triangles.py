@@ -288,7 +288,7 @@ class SolvePlan(NamedTuple):
     share: float  # of K transposed
     target_mask: Array | None  # a flag per rank; None: all targets
     folder: str  # of G and K
-    neighbors: int  # most sources of a target
+    neighbors: int  # most sources of a target; 0: nothing is solved, weights are K itself
     n_entries: int  # of K + share K', in all
     max_bytes: int  # of G that a task holds; a larger triangle is read in pieces
 

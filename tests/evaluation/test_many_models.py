@@ -21,8 +21,10 @@ from talerec.evaluation.time_estimates import TimeEstimates
 from talerec.gram.terms import GramTerm
 from talerec.models.core import SharedFits
 from talerec.models.core.shared_fits import count_bytes
+from talerec.models.linear import ease
 from talerec.reports import report
 from talerec.runtime import memory
+from talerec.solvers import solver
 
 SHARING = "slis,slit,slist,swalk,ease,edlae,rdlae,association"
 
@@ -71,6 +73,17 @@ def test_models_share_grams_and_solutions(log, monkeypatch):
         parts = (board.costs[label].own_seconds, board.costs[label].shared_seconds)
         total = sum(sum(part.values()) for part in parts)
         assert total == pytest.approx(sum(result.seconds.values()))
+
+
+def test_linear_models_share_solutions_and_choose_one_recency(monkeypatch):
+    """Solved are SLIT, SLIST, SLIS (for swalk and ease too), EDLAE (for rdlae too)."""
+    solved, chosen = [], []
+    solve, choose = solver.solve_exact, ease._best_recency
+    monkeypatch.setattr(solver, "solve_exact", lambda *a: solved.append(a[0]) or solve(*a))
+    monkeypatch.setattr(ease, "_best_recency", lambda *a: chosen.append(a[0]) or choose(*a))
+    tr.evaluate_models(tr.synthetic_log(8000, items=40), "slit,slist,swalk,slis,ease,edlae,rdlae")
+    assert len(solved) == 4 + 1  # one in the fit that chooses the recency
+    assert [model.name for model in chosen] == ["ease"]
 
 
 def test_shared_results_are_dropped_when_they_take_too_much_memory(monkeypatch):

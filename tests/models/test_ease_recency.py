@@ -46,6 +46,13 @@ def test_where_the_whole_history_tells_the_genre_all_rows_count():
     assert sentence == f"The 8th most recent row has {share:.0%} of the latest row's weight."
 
 
+@pytest.mark.parametrize("model", [tr.EDLAE(dropout=0.9), tr.RDLAE(xi=0.0), tr.EDLAE(reg=5.0)])
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_dropout_and_self_weights_do_not_change_the_chosen_recency(model, is_lasting):
+    log = genre_log(is_lasting)
+    assert model.fit(log).query_recency == tr.EASE(reg=model.reg).fit(log).query_recency
+
+
 def test_where_only_the_last_rows_tell_the_genre_old_rows_count_little():
     assert tr.EASE().fit(genre_log(is_lasting=False)).query_recency <= 2
 

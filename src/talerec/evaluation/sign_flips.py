@@ -78,7 +78,8 @@ def _round_to_grid(differences: Array) -> _GridSums:
     difference divided by 1,024, or larger for so many users that the grid would be too long.
     """
     largest = float(np.abs(differences).max())
-    finest = 2 * _FAR * float(np.linalg.norm(differences)) / _MAX_STEPS
+    norm = math.sqrt(float((differences**2).sum()))
+    finest = 2 * _FAR * norm / _MAX_STEPS
     for step in (1.0, 1.0 / _RANK_GRID):
         distance = np.abs(differences / step - np.rint(differences / step)).max()
         if step >= finest and distance <= _ROUNDING * max(1.0, largest / step):
@@ -118,5 +119,5 @@ def _sum_frequencies(sums: _GridSums) -> float:
         frequency, logs, signs = frequency[remains], logs[remains], signs[remains]
     angles = np.pi / length * frequency
     kernel = np.sin(angles * (2 * sums.observed - 1)) / np.sin(angles)
-    below = (2 * sums.observed - 1 + 2 * float((signs * np.exp(logs)) @ kernel)) / length
+    below = (2 * sums.observed - 1 + 2 * float((signs * np.exp(logs) * kernel).sum())) / length
     return 1.0 - below

@@ -69,9 +69,8 @@ def sum_users(values: Array, cases: Array | None = None) -> UserSums:
     m = np.ones(n_users) if cases is None else cases.astype(float)
     n, m_sum, mm_sum = (np.full(n_metrics, total) for total in (n_users, m.sum(), (m * m).sum()))
     nonzero = np.count_nonzero(values, axis=0)
-    return UserSums(
-        n, nonzero, m_sum, mm_sum, values.sum(axis=0), (values**2).sum(axis=0), m @ values
-    )
+    products = ((values**2).sum(axis=0), (m[:, None] * values).sum(axis=0))  # BLAS starts threads
+    return UserSums(n, nonzero, m_sum, mm_sum, values.sum(axis=0), *products)
 
 
 def sum_case_users(frame: pl.DataFrame, ks: Sequence[int], rank: str = RANK) -> UserSums:

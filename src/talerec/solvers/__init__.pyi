@@ -9,6 +9,7 @@ from talerec.solvers.solver import SOLVERS as SOLVERS
 from talerec.solvers.solver import Solution as Solution
 from talerec.solvers.solver import bound_inverse as bound_inverse
 from talerec.solvers.solver import invert_gram as invert_gram
+from talerec.solvers.solver import resolve_solver as resolve_solver
 from talerec.solvers.solver import solve_gram as solve_gram
 from talerec.solvers.sources import keep_largest as keep_largest
 from talerec.solvers.triangle import LowerTriangle as LowerTriangle

@@ -55,7 +55,7 @@ def solve_gram(
     if solver not in SOLVERS:
         raise TalerecError(f"solver is {solver!r}; it takes one of {', '.join(SOLVERS)}")
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
-    solver = choose_solver(gram, ridge) if solver == "auto" else solver
+    solver = resolve_solver(gram, ridge, solver)
     if solver == "local":
         from talerec.solvers.local import solve_local  # its kernels are loaded where they are used
 
@@ -87,7 +87,7 @@ def invert_gram(
     penalty, solver, neighbors: as in `solve_gram`.
     """
     ridge = np.broadcast_to(np.float64(penalty), gram.items)
-    solver = choose_solver(gram, ridge) if solver == "auto" else solver
+    solver = resolve_solver(gram, ridge, solver)
     if solver == "local":
         from talerec.solvers.local import solve_local
 
@@ -139,6 +139,14 @@ def _bounded_share(unexplained: Array, penalty: Array, bound: float) -> Array:
     """
     free = np.minimum(penalty / unexplained, 1)  # more only by rounding
     return np.where(1 - free <= bound, free, 1 - bound)
+
+
+def resolve_solver(gram: Gram, penalty: Array, solver: str) -> str:
+    """Return the solver's name, the chosen one ("exact" or "local") for "auto".
+
+    gram, penalty: of the equations (G + diag(penalty)) B = K to solve, one penalty per item.
+    """
+    return choose_solver(gram, penalty) if solver == "auto" else solver
 
 
 def choose_solver(gram: Gram, penalty: Array) -> str:

@@ -21,6 +21,7 @@ from talerec.solvers import (
     invert_gram,
     lower_triangle,
     require_torch,
+    resolve_solver,
     solve_gram,
 )
 
@@ -141,15 +142,18 @@ class RidgeModel(Linear):
         )
         return solution
 
-    def solve_bounded(self, gram: Gram, penalty: Array, bound: float) -> Solution:
+    def solve_bounded(
+        self, gram: Gram, penalty: Array, bound: float, solver: str | None = None
+    ) -> Solution:
         """Return B = I - P diag(g), P = (G + diag(penalty))^-1, its diagonal at most `bound`.
 
         gram: G = X'X, with X user x item. penalty: one number per item. B is item x item; g is the
-        penalty, or larger where B_jj would exceed the bound. Models that are fitted to one log with
-        a common cache share P.
+        penalty, or larger where B_jj would exceed the bound. solver: its name; None: the parameter
+        `solver`. Models that are fitted to one log with a common cache share P.
         """
-        key = ("inverse", gram, penalty.tobytes(), self.solver, self.neighbors)
-        options: dict[str, Any] = {"solver": self.solver, "neighbors": self.neighbors}
+        solver = resolve_solver(gram, penalty, solver or self.solver)
+        key = ("inverse", gram, penalty.tobytes(), solver, self.neighbors)
+        options: dict[str, Any] = {"solver": solver, "neighbors": self.neighbors}
         inverse = self.shared("solve", key, lambda: invert_gram(gram, penalty, **options))
         is_shared = self._cache is not None and self._cache.is_shared
         return bound_inverse(inverse, gram, penalty, bound, in_place=not is_shared)

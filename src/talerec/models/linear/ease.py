@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from talerec.gram import Gram, slis_term
 from talerec.models.core import (
     SCORE,
     SOLVE,
+    HoldoutQueries,
     hold_out_last_rows,
     is_auto,
     param,
@@ -29,6 +30,7 @@ _RECENCIES = (1.0, 2.0, 4.0, 6.0, 10.0, 20.0, 60.0, math.inf)
 _NO_DECAY = sys.float_info.max  # stored for infinity: arrays of artifacts are finite
 _MIN_Z = 2.5  # standard errors above the default: below 5 % by chance over all seven alternatives
 _HOLDOUT_NEIGHBORS = 30  # sources per target of the fit that chooses the recency
+_HOLDOUT_PARAMS = ("reg", "memory", "max_history", "solver")  # what that fit has of the model
 _K = 10  # ranks that count
 
 
@@ -85,12 +87,11 @@ class EASE(RidgeModel):
         return weights, solver
 
     def _choose_recency(self, log: Log) -> float:
-        """Return the recency with the highest NDCG@10 on held-out last rows of users.
+        """Return the recency with which EASE predicts held-out last rows of users best.
 
-        The recency is the decay length of history weights, in rows; 1 to 60 and infinity are
-        compared. NDCG is averaged over lists with seen items allowed and hidden. The default, 2,
-        stays unless another value is better by 2.5 standard errors, or if the log is too small. An
-        update keeps the recency of the fit.
+        The recency is the decay length of history weights, in rows; EASE is fitted with this
+        model's `reg`, so that EDLAE and RDLAE share the choice. It is the default, 2, if the log is
+        too small. An update keeps the recency of the fit.
         """
         if self._update_state is not None:
             return self.query_recency
@@ -98,20 +99,14 @@ class EASE(RidgeModel):
         if holdout is None:
             return DEFAULT_RECENCY
         train, queries = holdout
-        cache = None if self._cache is None else self._cache.nested("learn")
+        options = {name: getattr(self, name) for name in _HOLDOUT_PARAMS}
         neighbors = min(self.neighbors, _HOLDOUT_NEIGHBORS)
-        model = replace(self, recency=DEFAULT_RECENCY, neighbors=neighbors).fit(train, cache=cache)
-        gains = {}
-        for recency in _RECENCIES:
-            ranks = rank_targets(
-                model.with_params(recency=recency), queries.histories, queries.target
-            ).ranks
-            in_list = (ranks > 0) & (ranks <= _K)
-            gains[recency] = np.where(in_list, 1 / np.log2(np.maximum(ranks, 1) + 1), 0).mean(1)
-        best = max(gains, key=lambda recency: float(gains[recency].mean()))
-        difference = gains[best] - gains[DEFAULT_RECENCY]
-        error = difference.std() / math.sqrt(len(difference))
-        return best if difference.mean() > _MIN_Z * error else DEFAULT_RECENCY
+        model = EASE(recency=DEFAULT_RECENCY, neighbors=neighbors, **options)
+        cache = None if self._cache is None else self._cache.nested("learn")
+        model.fit(train, cache=cache)
+        key = ("recency", train, *model.params.items())
+        recency: float = self.shared("learn", key, lambda: _best_recency(model, queries))
+        return recency
 
     @property
     def query_recency(self) -> float:
@@ -142,6 +137,25 @@ class EASE(RidgeModel):
         super()._check_loaded()
         recency = self.fitted.weights.query_arrays.get("recency", np.ones(1))
         require(recency.shape == (1,) and bool(recency[0] > 0), "recency is not one number above 0")
+
+
+def _best_recency(model: EASE, queries: HoldoutQueries) -> float:
+    """Return the recency with the highest NDCG@10 of a fitted model on held-out queries.
+
+    The recency is the decay length of history weights, in rows; 1 to 60 and infinity are compared.
+    NDCG is averaged over lists with seen items allowed and hidden. The default, 2, stays unless
+    another value is better by 2.5 standard errors.
+    """
+    gains = {}
+    for recency in _RECENCIES:
+        model = model.with_params(recency=recency)
+        ranks = rank_targets(model, queries.histories, queries.target).ranks
+        in_list = (ranks > 0) & (ranks <= _K)
+        gains[recency] = np.where(in_list, 1 / np.log2(np.maximum(ranks, 1) + 1), 0).mean(1)
+    best = max(gains, key=lambda recency: float(gains[recency].mean()))
+    difference = gains[best] - gains[DEFAULT_RECENCY]
+    error = difference.std() / math.sqrt(len(difference))
+    return best if difference.mean() > _MIN_Z * error else DEFAULT_RECENCY
 
 
 @dataclass(eq=False, kw_only=True)

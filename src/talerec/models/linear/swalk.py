@@ -74,20 +74,19 @@ class SWalk(SLIT):
         with clock("gram"):
             slit, slis = self.gram(log), self.build_gram(self._slis(log))
         with clock("solve"):
-            R, solver = self._solve_transitions(slit, self.solver)
-            similar, _ = self._solve_transitions(slis, solver)
-            T = _mix_identity(similar, self.beta)
-            return Weights(walk(R, T, self.alpha, self.steps, self.width)), solver
+            successors = self.solution(slit)
+            similar = self._solve_slis(slis, successors.solver)
+            T = _mix_identity(normalize_rows(similar), self.beta)
+            walked = walk(normalize_rows(successors.weights), T, self.alpha, self.steps, self.width)
+            return Weights(walked), successors.solver
 
-    def _solve_transitions(self, gram: Gram, solver: str) -> tuple[Matrix, str]:
-        """Return the weights that solve a Gram as transition probabilities, and the solver's name.
+    def _solve_slis(self, gram: Gram, solver: str) -> Matrix:
+        """Return the weights of SLIS, item x item, from its Gram: G = X'X, with X user x item.
 
-        gram: G = S'S and K = S'T of SLIT or SLIS; the weights are (G + reg I)^-1 K, item x item.
-        Negative ones are dropped, and rows sum to 1.
+        They are I - reg P, P = (G + reg I)^-1, which is (G + reg I)^-1 G. solver: its name.
         """
         penalty = self.penalty(np.asarray(gram.G.diagonal()))
-        solution = self.solve_shared(gram, penalty, solver)
-        return normalize_rows(solution.weights), solution.solver
+        return self.solve_bounded(gram, penalty, 1.0, solver).weights
 
 
 def _mix_identity(T: Matrix, beta: float) -> Matrix:

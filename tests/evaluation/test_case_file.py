@@ -29,8 +29,8 @@ def small_chunks(monkeypatch):
         return zip(edges, [*edges[1:], len(self)], strict=True)
 
     monkeypatch.setattr(Histories, "chunks", chunks)
-    monkeypatch.setattr(case_file, "_MERGE", 3)
-    monkeypatch.setattr(case_file, "_BUCKET", 50)
+    monkeypatch.setattr(case_file, "_CHUNKS_PER_MERGE", 3)
+    monkeypatch.setattr(case_file, "_CASES_PER_PASS", 50)
 
 
 def assert_same_figures(found, expected):
@@ -151,7 +151,8 @@ import gc, sys, numpy as np, polars as pl, talerec as tr
 from talerec.data import histories
 from talerec.evaluation import case_file
 from talerec.runtime import memory
-histories._CHUNK_HISTORIES, case_file._BUCKET = 2**13, 2**14  # reached by both numbers of cases
+# reached by both numbers of cases:
+histories._CHUNK_HISTORIES, case_file._CASES_PER_PASS = 2**13, 2**14
 rng = np.random.default_rng(0)
 n, n_users = 400_000, 8_000
 frame = pl.DataFrame({

@@ -288,7 +288,9 @@ def test_a_log_that_cannot_be_split_is_an_error_and_no_skipped_model():
 
 
 def test_a_model_that_would_exceed_the_time_budget_is_not_started(log, monkeypatch):
-    monkeypatch.setattr(TimeEstimates, "of", lambda s, model: 1e6 if model.name == "rules" else 0.1)
+    monkeypatch.setattr(
+        TimeEstimates, "estimate", lambda s, model: 1e6 if model.name == "rules" else 0.1
+    )
     board = tr.evaluate_models(log, "rules,popular", minutes=5)
     assert list(board.results) == ["popular"]
     (skipped,) = board.skipped
@@ -300,10 +302,10 @@ def test_a_model_that_would_exceed_the_time_budget_is_not_started(log, monkeypat
 
 def test_estimates_grow_with_the_log_and_follow_measured_seconds(log):
     small, large = TimeEstimates(log), TimeEstimates(tr.synthetic_log(20_000, items=400))
-    assert small.of(tr.Tempo()) < large.of(tr.Tempo()) < large.of(tr.SWalk())
-    before = small.of(tr.Rules())
-    small.learn(tr.Tempo(), 3 * small.of(tr.Tempo()))
-    assert small.of(tr.Rules()) == pytest.approx(3 * before)
+    assert small.estimate(tr.Tempo()) < large.estimate(tr.Tempo()) < large.estimate(tr.SWalk())
+    before = small.estimate(tr.Rules())
+    small.add_measured(tr.Tempo(), 3 * small.estimate(tr.Tempo()))
+    assert small.estimate(tr.Rules()) == pytest.approx(3 * before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux resets the mark")

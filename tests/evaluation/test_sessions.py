@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import talerec as tr
 from command import talerec
 from logs import DAY, SECOND, START, at, histories_of, log_of, quick, rows, rows_of
-from talerec.data import session_positions
+from talerec.data import count_earlier_in_session
 from talerec.errors import InvalidLogError, TalerecError
 
 MINUTE = 60 * SECOND
@@ -74,7 +74,7 @@ def test_positions_count_earlier_rows_of_the_session(events, across):
         sum(group[b] == group[a] and log.time[b] < log.time[a] for b in range(log.rows))
         for a in range(log.rows)
     ]
-    assert session_positions(log).tolist() == expected
+    assert count_earlier_in_session(log).tolist() == expected
 
 
 @given(session_rows(), st.booleans())

@@ -77,10 +77,10 @@ from talerec.data.row_kernels import update_trend_counts as update_trend_counts
 from talerec.data.row_kernels import user_ends as user_ends
 from talerec.data.sessions import basket_starts as basket_starts
 from talerec.data.sessions import basket_stops as basket_stops
+from talerec.data.sessions import count_earlier_in_session as count_earlier_in_session
 from talerec.data.sessions import join_baskets as join_baskets
 from talerec.data.sessions import list_history_rows as list_history_rows
 from talerec.data.sessions import list_rows as list_rows
-from talerec.data.sessions import session_positions as session_positions
 from talerec.data.sessions import split_sessions as split_sessions
 from talerec.data.summary import count_ties as count_ties
 from talerec.data.summary import describe as describe

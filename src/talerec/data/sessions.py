@@ -114,11 +114,11 @@ def _cut_at_gaps(log: Log, gap: str) -> Log:
     return replace(log, group=codes[np.cumsum(begins) - 1], group_ids=sessions)
 
 
-def session_positions(log: Log) -> Array:
-    """Return how many rows of the same session are earlier than each row of a log (int64).
+def count_earlier_in_session(log: Log) -> Array:
+    """Return, for each row of a log, the number of earlier rows in its session (int64).
 
-    Sessions are `log.group`, or without it the log's users. Rows of the same time are not earlier
-    than each other.
+    The row's position in its session is one more. Sessions are `log.group`, or without it the log's
+    users. Rows of the same time are not earlier than each other.
     """
     group = log.user_codes() if log.group is None else log.group
     order = np.argsort(group, kind="stable")

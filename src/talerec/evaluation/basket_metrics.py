@@ -37,14 +37,15 @@ class _Baskets(NamedTuple):
     n_baskets: int
     n_items: int
 
-    def count_items(self, of: Array) -> Array:
-        """Return how many distinct items of each basket have the flag `of` (one per key)."""
-        return np.bincount(self.keys[of] // self.n_items, minlength=self.n_baskets)
+    def count_flagged_items(self, flags: Array) -> Array:
+        """Return the number of flagged items of each basket; flags: one per key."""
+        return np.bincount(self.keys[flags] // self.n_items, minlength=self.n_baskets)
 
-    def find(self, lists: Array) -> tuple[Array, Array]:
-        """Return flags, baskets x ranks: whether the listed item is in its basket, and a repeat.
+    def find_hits(self, lists: Array) -> tuple[Array, Array]:
+        """Return which listed items are in their basket, and which of those are repeats.
 
-        lists : baskets x ranks, item positions in the log; -1 for none
+        lists : the list for each basket (row) by rank (column): item positions in the log, -1 for
+        none. Both results are flags of the same shape.
         """
         keys = np.arange(self.n_baskets)[:, None] * self.n_items + lists
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -67,9 +68,11 @@ def measure_baskets(log: Log, cases: Cases, lists: Array, ks: Sequence[int]) -> 
     keys = _item_keys(log, cases.target_row, cases.basket_stop)
     is_repeat = np.isin(keys, _item_keys(log, histories.start, histories.stop), assume_unique=True)
     baskets = _Baskets(keys, is_repeat, len(cases), n_items)
-    is_hit, is_repeat_hit = baskets.find(lists)
-    size, n_repeats = baskets.count_items(np.ones(len(keys), bool)), baskets.count_items(is_repeat)
-    share = n_repeats / size
+    is_hit, is_repeat_hit = baskets.find_hits(lists)
+    size, n_repeats = (
+        baskets.count_flagged_items(flags) for flags in (np.ones(len(keys), bool), is_repeat)
+    )
+    share = n_repeats / size  # of repeats; its group is a position in SHARES
     label = np.add(share > 0, share > 0.5, dtype=np.int8) + (share == 1)
     frame: dict[str, pl.Series | Array] = {
         "basket_size": size, "repeats": n_repeats,
@@ -87,10 +90,10 @@ def measure_baskets(log: Log, cases: Cases, lists: Array, ks: Sequence[int]) -> 
 
 
 def _item_keys(log: Log, start: Array, stop: Array) -> Array:
-    """Return a key per distinct item of each range of a log's rows, ascending.
+    """Return the distinct items of each of some ranges of rows, as sorted keys.
 
-    Range number n has rows start[n] to stop[n] - 1; the key is n times the number of items plus the
-    item's position.
+    Range number n has the rows start[n] to stop[n] - 1. The key of an item in it is n times the
+    number of items plus the item's position.
     """
     number, rows = list_rows(start, stop)
     return np.unique(number * len(log.items) + log.item[rows])

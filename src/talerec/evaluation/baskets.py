@@ -178,7 +178,7 @@ def evaluate_baskets(
     """
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
     log, ks, seconds, frames, name = as_log(log), check_cutoffs(k), [], [], plan.text
-    for split in LogSplits(log, plan, on, baskets=True).fit_each(model):
+    for split in LogSplits(log, plan, on, baskets=True).fit_on_each(model):
         clock = Clock()
         with clock("score"):
             frames.append(_evaluate_split(model, log, split, on, ks, hide_seen))

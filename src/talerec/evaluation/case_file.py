@@ -8,6 +8,7 @@ has the sums from which metrics and intervals are computed, as the result of a c
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,8 +25,8 @@ from talerec.evaluation.saved_results import METADATA
 from talerec.evaluation.user_sums import merge_user_sums, tabulate_user_sums, user_sum_columns
 from talerec.runtime import atomic_write
 
-_MERGE = 16  # sums of chunks that are added up at a time
-_BUCKET = 1_000_000  # cases whose users are summed at a time
+_CHUNKS_PER_MERGE = 16  # chunks whose sums are added up at a time
+_CASES_PER_PASS = 1_000_000  # about as many are in memory while sums over users are computed
 
 
 class CaseFile:
@@ -63,7 +64,7 @@ class CaseFile:
         self._writer.write_table(table.cast(self._writer.schema))
         self._n_cases += len(frame)
         self._sums.append(sum_cases(frame, self._ks))
-        if len(self._sums) >= _MERGE:
+        if len(self._sums) >= _CHUNKS_PER_MERGE:
             self._sums = [merge_sums(self._sums, self._ks, is_final=False)]
         for name in list_column_names(self._ks):
             if name in frame.columns:
@@ -72,9 +73,11 @@ class CaseFile:
                 self._list_sums[name] = (total + float(values.sum()), count + len(values))
 
     def finish(self, result: Evaluation) -> Evaluation:
-        """Complete the file, and return the result with sums in place of single cases.
+        """Complete the file, and return the result with sums over cases and users in it.
 
-        result: the evaluation of all cases that were added, with an empty frame.
+        result: the evaluation of all cases that were added, with an empty frame. Its frame gets a
+        row per kind of case with equal ranks and groups, and their number (`merge_sums`); the file
+        gets the other fields as metadata, so that `Evaluation.load` reads a whole result from it.
         """
         means = {name: total / n if n else None for name, (total, n) in self._list_sums.items()}
         result = replace(result, frame=merge_sums(self._sums, self._ks), list_means=means)
@@ -83,13 +86,18 @@ class CaseFile:
         return replace(result, user_sums=merge_user_sums(self._sum_users()))
 
     def _sum_users(self) -> Iterator[pl.DataFrame]:
-        """Yield tables of sums over disjoint sets of users, read from the file."""
+        """Yield tables of sums over users, each of other users: the file is read once per table.
+
+        A user's cases are anywhere in the file, and must be summed together. So each pass takes the
+        cases of some users, chosen by a hash of their ids, and there are so many passes that about
+        a million cases are in memory at a time.
+        """
         cases = pl.scan_parquet(self._path)
         cases = cases.select(user_sum_columns(cases.collect_schema()))
-        n_buckets = max(1, -(-self._n_cases // _BUCKET))
-        for bucket in range(n_buckets):
-            is_in = pl.col(columns.USER).hash() % n_buckets == bucket
-            yield tabulate_user_sums(cases.filter(is_in).collect(), self._ks)
+        n_passes = max(1, math.ceil(self._n_cases / _CASES_PER_PASS))
+        for n in range(n_passes):
+            is_in_pass = pl.col(columns.USER).hash() % n_passes == n
+            yield tabulate_user_sums(cases.filter(is_in_pass).collect(), self._ks)
 
     def _close(self) -> None:
         """Close the file; nothing can be added any more."""

@@ -15,10 +15,10 @@ from talerec.data.split import Split, SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.case_file import CaseFile
 from talerec.evaluation.leakage import check_training_rows
-from talerec.evaluation.list_metrics import Exposure, build_list_columns, read_categories
+from talerec.evaluation.list_metrics import ExposureCounter, build_list_columns, read_categories
 from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs
-from talerec.evaluation.queries import build_case_rows, describe_split
+from talerec.evaluation.queries import build_case_context, build_case_rows
 from talerec.evaluation.result import Evaluation
 from talerec.models.core import Model, rank_targets
 from talerec.runtime import Clock, sum_seconds
@@ -91,9 +91,9 @@ def _evaluate_chunks(
     _check_fitted_to(model, split)
     cases, queries = (split.cases(on, catalogue=c) for c in (False, model.scores_catalogue))
     check_training_rows(model, split, cases)
-    clock, exposure = Clock(), Exposure(ks, len(model.item_ids))
+    clock, exposure = Clock(), ExposureCounter(ks, len(model.item_ids))
     longest, categories = min(ks[-1], len(model.item_ids)), read_categories(split.train)
-    context = describe_split(split, cases)
+    context = build_case_context(split, cases)
     for a, b in queries.histories.chunks():
         part = queries.slice(a, b)
         with clock("score"):
@@ -111,7 +111,13 @@ def _evaluate_chunks(
 
 
 def _build_result(
-    model: Model, split: Split, exposure: Exposure, ks: Sequence[int], on: str, *, hide_seen: bool
+    model: Model,
+    split: Split,
+    exposure: ExposureCounter,
+    ks: Sequence[int],
+    on: str,
+    *,
+    hide_seen: bool,
 ) -> Evaluation:
     """Return the result of an evaluation, still without its frame of cases (it is empty).
 
@@ -135,17 +141,17 @@ def _build_result(
         fixed_order_metrics={},
         frame=pl.DataFrame(),
         users_without_target=split.without,
-        first_row_ranks=_answer_first_rows(split),
+        first_row_ranks=_rank_first_rows(split),
     )
 
 
-def _answer_first_rows(split: Split) -> pl.DataFrame | None:
+def _rank_first_rows(split: Split) -> pl.DataFrame | None:
     """Return how trending items rank the first rows of new users; None without such rows."""
     if split.first_rows is None or not len(split.first_rows):
         return None
-    from talerec.evaluation.first_rows import answer_first_rows  # with a model of its own
+    from talerec.evaluation.first_rows import rank_first_rows_by_trend  # with a model of its own
 
-    return answer_first_rows(split)
+    return rank_first_rows_by_trend(split)
 
 
 def _check_fitted_to(model: Model, split: Split) -> None:
@@ -252,7 +258,7 @@ def evaluate_splits(
 
         add: takes the frame of each chunk of cases, such as a writer of files; see above.
         """
-        for split in splits.fit_each(model, order):
+        for split in splits.fit_on_each(model, order):
             if add is None:
                 yield evaluate(model, split, on=on, k=ks, hide_seen=hide_seen)
             else:

@@ -22,7 +22,7 @@ from talerec.models.core import Model, rank_targets
 from talerec.models.counting import Trending
 
 
-def answer_first_rows(split: Split) -> pl.DataFrame:
+def rank_first_rows_by_trend(split: Split) -> pl.DataFrame:
     """Return how trending items rank the first rows of new users, which the split must have.
 
     A frame with a row per case: the user's id, and the rank of its item (0: none).
@@ -42,7 +42,7 @@ def rank_first_rows(model: Model, cases: Cases, users: pl.Series) -> pl.DataFram
 
 
 def describe_first_rows(frame: pl.DataFrame, ks: Sequence[int]) -> dict[str, Any]:
-    """Return a summary of ranks of first rows (`answer_first_rows`).
+    """Return a summary of ranks of first rows (`rank_first_rows_by_trend`).
 
     The dict has `cases` and `users` (their numbers), and `metrics` and `intervals` by name such as
     HR@10. `ks` are the cutoffs.

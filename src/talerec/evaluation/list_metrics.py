@@ -22,11 +22,11 @@ GINI = "gini"
 _SMOOTHING = 0.01  # share of the history's categories that is mixed into those of the list
 
 
-class Exposure:
-    """How often each item is in the top k of a list, at each k."""
+class ExposureCounter:
+    """Counts, over many lists, how often each item is among the first k, for each k."""
 
     def __init__(self, ks: Sequence[int], n_items: int) -> None:
-        """Begin without lists; ks: lengths of lists; n_items: of the model."""
+        """Set all counts to 0. ks: the lengths k; n_items: the number of the model's items."""
         self._counts = {k: np.zeros(n_items, np.int64) for k in ks}
 
     def add(self, lists: Array) -> None:

@@ -12,9 +12,9 @@ from talerec.models.core import Model, SharedFits
 class LogSplits:
     """The splits of a log by a plan, for any order of ties (rows of a user with equal times).
 
-    A split has training rows and held-out cases. With `is_shared`, splits are kept for further
-    models, each with a cache of the steps that fits to its training rows have in common; without,
-    a split is made when it is needed, and nothing is kept.
+    A split has training rows and held-out cases. With `is_shared`, the splits of an order are made
+    once for all models, and each has a cache through which fits of several models to its training
+    rows share steps. Without, splits are made one at a time for each model, and nothing is kept.
     """
 
     def __init__(
@@ -28,15 +28,17 @@ class LogSplits:
         self._baskets = baskets
         self._splits_by_order: dict[str, list[tuple[Split, SharedFits]]] = {}
 
-    def in_order(self, ties: str) -> Iterable[tuple[Split, SharedFits | None]]:
-        """Return each split with its cache (None if splits are not kept), for an order of ties.
+    def splits_and_caches(self, ties: str) -> Iterable[tuple[Split, SharedFits | None]]:
+        """Return pairs of a split of the log and its cache, None without `is_shared`.
 
-        ties: "file", "item" or "random:SEED".
+        ties: the order of the log's simultaneous rows: "file", "item" or "random:SEED".
         """
         if not self._is_shared:
-            return ((split, None) for split in self._make(ties))
+            return ((split, None) for split in self._build_splits(ties))
         if ties not in self._splits_by_order:
-            self._splits_by_order[ties] = [(split, SharedFits()) for split in self._make(ties)]
+            self._splits_by_order[ties] = [
+                (split, SharedFits()) for split in self._build_splits(ties)
+            ]
         return self._splits_by_order[ties]
 
     @property
@@ -44,13 +46,16 @@ class LogSplits:
         """The caches of all splits that are kept."""
         return [cache for splits in self._splits_by_order.values() for _, cache in splits]
 
-    def _make(self, ties: str) -> Iterator[Split]:
-        """Yield the splits of the log with ties in the order `ties`."""
+    def _build_splits(self, ties: str) -> Iterator[Split]:
+        """Put simultaneous rows in the order `ties`, and yield the splits of that log."""
         log = order_ties(self.log, ties)
         return (basket_splits if self._baskets else SplitPlan.splits)(self._plan, log, self._on)
 
-    def fit_each(self, model: Model, ties: str = "file") -> Iterator[Split]:
-        """Yield each split, for an order of ties, after `model` was fitted to its training rows."""
-        for split, cache in self.in_order(ties):
+    def fit_on_each(self, model: Model, ties: str = "file") -> Iterator[Split]:
+        """Fit the model to the training rows of each split in turn, and yield the split.
+
+        The model is fitted anew for the next split. ties: the order of simultaneous rows.
+        """
+        for split, cache in self.splits_and_caches(ties):
             model.fit(split.train, cache=cache)
             yield split

@@ -104,7 +104,8 @@ def evaluate_models(
 class _ModelRun:
     """One run of several models over the splits of a log.
 
-    results, costs: by label, of finished models; skipped: those that were not evaluated.
+    results, costs: of evaluated models, by label. uses: by label, the results that each model of
+    this run took from the caches or put there. skipped: models that were not evaluated, and why.
     """
 
     def __init__(
@@ -136,16 +137,18 @@ class _ModelRun:
         deadline = None if minutes is None else start + 60 * minutes
         tick = stage("models", float(len(listed)))
         for entry in listed:
-            self._take(entry, deadline)
+            self._evaluate_or_skip(entry, deadline)
             tick(1.0, entry.label)
         total = time.monotonic() - start
         notes = list(dict.fromkeys(note for r in self.results.values() for note in r.notes))
         if any(cost.peak_mb is None for cost in self.costs.values()):
             notes.append(_WITHOUT_PEAKS)
         seconds = {"split": self._split_seconds, "total": total}
-        return Leaderboard(self.results, self._divide_costs(), tuple(self.skipped), seconds, notes)
+        return Leaderboard(
+            self.results, self._separate_shared_costs(), tuple(self.skipped), seconds, notes
+        )
 
-    def _take(self, entry: ListedModel, deadline: float | None) -> None:
+    def _evaluate_or_skip(self, entry: ListedModel, deadline: float | None) -> None:
         """Evaluate one model, take its result from the folder, or note why it is skipped.
 
         deadline: the time of `time.monotonic` that the model must not exceed; None for none.
@@ -153,28 +156,28 @@ class _ModelRun:
         if (stored := self.finished.find(entry)) is not None:
             self.results[entry.label], self.costs[entry.label] = stored
             return
-        if deadline is not None and (estimate := self.estimates.of(entry.model)):
+        if deadline is not None and (estimate := self.estimates.estimate(entry.model)):
             left = deadline - time.monotonic()
             if estimate > left:
                 reason = f"not started: it would take about {estimate:,.0f} s of {left:,.0f} s left"
                 self.skipped.append(SkippedModel(entry.label, reason, False))
                 return
-        self._split()
+        self._prepare_splits()
         try:
             entry.model.check_ready()
-            self._evaluate(entry)
+            self._fit_and_evaluate(entry)
         except TalerecError as error:
             self.skipped.append(SkippedModel(entry.label, str(error), entry.is_named))
             logger.warning("%s is skipped: %s", entry.label, error)
 
-    def _split(self) -> None:
-        """Split the log, unless that is done: an error of the split is not one of a model."""
+    def _prepare_splits(self) -> None:
+        """Split the log, unless that is done; errors are raised here, as no model causes them."""
         start = time.monotonic()
         for order in expand_tie_orders(self.options["ties"]):
-            self.splits.in_order(order)
+            self.splits.splits_and_caches(order)
         self._split_seconds += time.monotonic() - start
 
-    def _evaluate(self, entry: ListedModel) -> None:
+    def _fit_and_evaluate(self, entry: ListedModel) -> None:
         """Fit and evaluate a model on all splits; keep its result and costs, in the folder too."""
         has_mark = memory.reset_high_water()
         start = time.perf_counter()
@@ -185,16 +188,17 @@ class _ModelRun:
         uses = [use for cache in self.splits.caches for use in cache.take_uses()]
         reused = _sum_uses([use for use in uses if use.is_reused])
         result = replace(result, seconds=sum_seconds([result.seconds, reused]))
-        self.estimates.learn(entry.model, elapsed + sum(reused.values()))
+        self.estimates.add_measured(entry.model, elapsed + sum(reused.values()))
         self.results[entry.label], self.uses[entry.label] = result, uses
         self.costs[entry.label] = ModelCost(result.seconds, {}, peak_mb)
-        self.finished.save(entry, result, self._divide_costs()[entry.label])
+        self.finished.save(entry, result, self._separate_shared_costs()[entry.label])
 
-    def _divide_costs(self) -> dict[str, ModelCost]:
-        """Return the costs of all models, with the steps that two or more models use as shared.
+    def _separate_shared_costs(self) -> dict[str, ModelCost]:
+        """Return the costs of all models, with shared steps and other steps apart.
 
-        `uses` has the shared results that each model of this run used; models from the folder have
-        the costs that were stored there.
+        A result that may be shared, such as a Gram, counts as shared for each model that used it,
+        by `uses`, if a second model did, whichever of them computed it. Models whose results were
+        found in the folder have the costs that are stored there.
         """
         used = ({use.number for use in uses} for uses in self.uses.values())
         n_models = Counter(number for result_numbers in used for number in result_numbers)

@@ -86,10 +86,10 @@ class CaseContext(NamedTuple):
     length: tuple[float, float]
 
 
-def describe_split(split: Split, cases: Cases) -> CaseContext:
-    """Return what the rows of a split's cases need to know of all of them.
+def build_case_context(split: Split, cases: Cases) -> CaseContext:
+    """Return what `build_case_rows` needs of a whole split, for rows of some of its cases.
 
-    A case is a history and the held-out item that came next, its target.
+    A case is a history and the held-out item that came next, its target. cases: all of the split.
     """
     counts = np.bincount(split.train.item, minlength=len(split.train.items))
     thirds = (_find_thirds(values) for values in (target_gaps(cases), history_lengths(cases)))

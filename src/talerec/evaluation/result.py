@@ -81,7 +81,7 @@ class Evaluation(Reportable):
     user_sums
         From a cluster: sums over users, for the intervals (see `tabulate_user_sums`).
     first_row_ranks
-        For a split of every row: ranks of new users' first rows by `answer_first_rows`. Not saved.
+        For a split of every row: ranks of first rows (`rank_first_rows_by_trend`). Not saved.
 
     Examples
     --------

@@ -36,16 +36,16 @@ class TimeEstimates:
         self._tempo = _START + _SECONDS_PER_PAIR * n_pairs + _SECONDS_PER_CELL * n_cells
         self._measured = self._estimated = 0.0
 
-    def of(self, model: Model) -> float:
+    def estimate(self, model: Model) -> float:
         """Return the estimated seconds of fitting and evaluating a model."""
         ratio = self._measured / self._estimated if self._estimated else 1.0
-        return ratio * self._raw(model)
+        return ratio * self._estimate_from_size(model)
 
-    def learn(self, model: Model, seconds: float) -> None:
-        """Correct later estimates by the seconds that a model took, shared steps included."""
+    def add_measured(self, model: Model, seconds: float) -> None:
+        """Take in the seconds that a model took, shared steps included: later estimates change."""
         self._measured += seconds
-        self._estimated += self._raw(model)
+        self._estimated += self._estimate_from_size(model)
 
-    def _raw(self, model: Model) -> float:
-        """Return the estimated seconds of a model by the size of the log alone."""
+    def _estimate_from_size(self, model: Model) -> float:
+        """Return the estimated seconds of a model by the size of the log, without corrections."""
         return self._tempo * _RELATIVE.get(model.name, _RELATIVE_NETWORK)

@@ -17,11 +17,11 @@ import polars as pl
 from talerec.data import Log, Vocabulary, count_ties
 from talerec.data.split import (
     Cases,
-    EveryRow,
+    EvaluatedRows,
     RowItems,
     TimeWindow,
     build_cases,
-    find_every_row,
+    find_evaluated_rows,
     find_targets,
 )
 from talerec.evaluation import (
@@ -127,7 +127,7 @@ def _build_cases(log: Log, items: RowItems, window: TimeWindow) -> Cases:
     the item of each row of the log.
     """
     if window.is_every_row:
-        return find_every_row(log, window).build_cases(log, items)
+        return find_evaluated_rows(log, window).build_cases(log, items)
     return build_cases(log, items, *find_targets(log, window))
 
 
@@ -162,7 +162,9 @@ class WindowEvaluation(NamedTuple):
         log, items = self._load_log(partition)
         users = self.rows.load_user_ids(partition)
         if self.window.is_every_row:
-            self._rank_first_rows(partition, find_every_row(log, self.window), log, items, users)
+            self._rank_first_rows(
+                partition, find_evaluated_rows(log, self.window), log, items, users
+            )
         cases = _build_cases(log, items, self.window)
         if not len(cases):
             return
@@ -193,7 +195,7 @@ class WindowEvaluation(NamedTuple):
         messages.save_frame(self.file("sums", partition), merged)
 
     def _rank_first_rows(
-        self, partition: int, rows: EveryRow, log: Log, items: RowItems, users: pl.Series
+        self, partition: int, rows: EvaluatedRows, log: Log, items: RowItems, users: pl.Series
     ) -> None:
         """Save how trending items rank the first rows of a partition's new users, if any.
 

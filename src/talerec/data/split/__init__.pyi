@@ -2,9 +2,9 @@ from talerec.data.split.baskets import basket_splits as basket_splits
 from talerec.data.split.cases import Cases as Cases
 from talerec.data.split.cases import RowItems as RowItems
 from talerec.data.split.cases import build_cases as build_cases
-from talerec.data.split.every_row import EveryRow as EveryRow
+from talerec.data.split.every_row import EvaluatedRows as EvaluatedRows
 from talerec.data.split.every_row import every_row_split as every_row_split
-from talerec.data.split.every_row import find_every_row as find_every_row
+from talerec.data.split.every_row import find_evaluated_rows as find_evaluated_rows
 from talerec.data.split.plans import SplitPlan as SplitPlan
 from talerec.data.split.splits import Split as Split
 from talerec.data.split.splits import find_targets as find_targets

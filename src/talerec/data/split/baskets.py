@@ -38,7 +38,7 @@ def basket_splits(plan: SplitPlan, log: Log, on: str = TEST) -> Iterator[Split]:
     stop = basket_stops(log)
     for split in splits:
         test, validation = (
-            None if cases is None else _select_baskets(cases, stop)
+            None if cases is None else _merge_basket_cases(cases, stop)
             for cases in (split.test, split.validation)
         )
         yield replace(split, test=test, validation=validation)
@@ -67,10 +67,12 @@ def _leave_out(log: Log, refit: bool) -> Split:
 _MIN_BASKETS = 3  # of a user with cases, as leave-one-out needs three rows
 
 
-def _select_baskets(cases: Cases, stop: Array) -> Cases:
-    """Return a case per basket: of cases of its rows the first, with the end of the basket.
+def _merge_basket_cases(cases: Cases, stop: Array) -> Cases:
+    """Return one case per basket instead of one per row of it.
 
-    `stop` has, for each row of the log, the row after its basket.
+    It is the case of the basket's first row, to which `basket_stop` is added. cases: of single
+    rows, whose histories end where their baskets begin. stop: for each row of the log, the row
+    after its basket.
     """
     is_first = cases.target_row == cases.histories.stop
     baskets = cases.take(is_first)

@@ -15,8 +15,8 @@ from talerec.data import (
     Log,
     TimeLike,
     as_log,
+    count_earlier_in_session,
     parse_duration,
-    session_positions,
     time_to_microseconds,
 )
 from talerec.data.split import windows
@@ -122,8 +122,8 @@ def parse_share(text: str) -> float:
     return share
 
 
-class EveryRow(NamedTuple):
-    """The rows of a test period, each of which is a target: one entry per row.
+class EvaluatedRows(NamedTuple):
+    """The rows of a test period, which are to be predicted: each array has one entry per row.
 
     users    position of the row's user
     targets  row number in the log
@@ -154,11 +154,12 @@ class EveryRow(NamedTuple):
         return build_cases(log, items, *(column[which] for column in rows))
 
 
-def find_every_row(log: Log, window: TimeWindow) -> EveryRow:
-    """Return the rows of a test period, from `window.when` to `window.end` (None: of the log).
+def find_evaluated_rows(log: Log, window: TimeWindow) -> EvaluatedRows:
+    """Return the rows of a log in a test period, which cases they are, and their groups.
 
-    A row whose user has earlier rows is a case. In a log of sessions, the earlier row is one of the
-    session.
+    The period is from `window.when` to before `window.end` (None: to the end of the log). A row is
+    a case if its user has earlier rows, its history; in a log of sessions, if its session has
+    earlier rows. Rows of the same time are not earlier than each other.
     """
     train = log.time < window.when
     is_held_out = ~train if window.end is None else ~train & (log.time < window.end)
@@ -169,10 +170,10 @@ def find_every_row(log: Log, window: TimeWindow) -> EveryRow:
     is_case = stop > first
     labels = {"user": np.where(train[first], KNOWN_USER, NEW_USER).astype(np.int8)}
     if log.owners is not None or log.group is not None:  # the log has sessions
-        n_earlier = session_positions(log)[targets]
+        n_earlier = count_earlier_in_session(log)[targets]
         is_case &= n_earlier > 0
         labels["position"] = np.searchsorted(_POSITION_BOUNDS, n_earlier).astype(np.int8)
-    return EveryRow(users, targets, first, stop, is_case, labels)
+    return EvaluatedRows(users, targets, first, stop, is_case, labels)
 
 
 def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
@@ -184,7 +185,7 @@ def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
     """
     train = log.time < window.when
     windows.require_both_sides(int(np.count_nonzero(train)), log.rows)
-    rows = find_every_row(log, window)
+    rows = find_evaluated_rows(log, window)
     if not rows.is_case.any():
         raise windows.no_history_error()
     log = log.normalize_weights(train)

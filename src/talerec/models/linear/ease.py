@@ -162,7 +162,8 @@ def _best_recency(model: EASE, queries: HoldoutQueries) -> float:
 class EDLAE(EASE):
     """EASE fitted as if a share of every history were dropped at random, in closed form.
 
-    The ridge penalty grows by p / (1 - p) diag(G), so that popular items are penalized more.
+    The ridge penalty grows by p / (1 - p) diag(G), so that popular items are penalized more. The
+    recency of history weights is the one that EASE would choose.
 
     Examples
     --------

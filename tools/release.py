@@ -2,7 +2,7 @@
 """Check that the tree can be released: `make release-check`.
 
     python tools/release.py                 # build, check the files, run the wheel, list parts
-    python tools/release.py --tag v0.2.0    # only check that the tag names this version
+    python tools/release.py --tag v0.3.0    # only check that the tag names this version
 
 Wheel and sdist are built into build/release/dist; build/release/parts.json is a CycloneDX list of
 the installed packages, and licences.json has the licence of each. Licences that require more than a

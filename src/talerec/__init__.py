@@ -39,6 +39,6 @@ Names are loaded when they are first used: `import talerec` itself loads nothing
 
 from talerec.exports import lazy_exports
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, "__version__")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from talerec.models.core import (
     HoldoutQueries,
     ItemFilter,
     RecommendOptions,
+    is_ready,
     rank_targets,
     rank_top,
     rank_with_reasons,
@@ -236,14 +238,27 @@ def test_similar_items_are_the_first_parts(model):
 
 
 def test_a_saved_ranker_answers_alike_without_lightgbm(model, tmp_path, monkeypatch):
-    import sys
-
     path = model.save(tmp_path / "r.tale")
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     loaded = tr.load(path, verify=True)
     assert loaded.recommend(list(range(30)), k=20).equals(model.recommend(list(range(30)), k=20))
     assert loaded.explain([1, 2], 3).equals(model.explain([1, 2], 3))
     assert loaded.describe_learned() == model.describe_learned()
+
+
+@pytest.fixture
+def without_openmp(tmp_path, monkeypatch):
+    """An environment in which importing LightGBM fails as it does without the system's OpenMP."""
+    (tmp_path / "lightgbm.py").write_text("raise OSError('libgomp.so.1: cannot open')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "lightgbm", raising=False)
+
+
+def test_a_fit_without_openmp_names_the_package_to_install(without_openmp):
+    with pytest.raises(TalerecError, match=r"libgomp\.so\.1: cannot open.*install libgomp1"):
+        tr.Ranker().check_ready()
+    assert not is_ready(tr.Ranker())
+    assert is_ready(tr.Tempo())
 
 
 def damaged(model: tr.Ranker, path, name: str, change) -> None:

@@ -22,7 +22,7 @@ from talerec.data.split import Split, leave_one_out
 from talerec.errors import TalerecError
 from talerec.evaluation import Evaluation, evaluate
 from talerec.models import DEFAULT, MODELS
-from talerec.models.core import Model, build_model
+from talerec.models.core import Model, build_model, is_ready
 from talerec.models.counting import Popular, Rules
 from talerec.models.linear import TALE
 from talerec.models.tempo import Tempo
@@ -106,8 +106,9 @@ def _fit_and_evaluate(split: Split) -> tuple[dict[str, Model], dict[str, Evaluat
         "TALE": TALE(**TIMED),
         DEFAULT: Tempo(**TEMPO),
     }
-    if find_spec("lightgbm"):
-        models[_RANKER] = build_model(MODELS[_RANKER], _RANKER_PARAMS)
+    ranker = build_model(MODELS[_RANKER], _RANKER_PARAMS)
+    if is_ready(ranker):
+        models[_RANKER] = ranker
     first_rows = split.train.keep(np.arange(split.train.rows) < _WARM_UP)
     with show_progress():
         for model in models.values():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,7 @@ def compile_all() -> None:
     """
     from talerec.data import synthetic_log
     from talerec.models import MODELS
-    from talerec.models.core import build_model
+    from talerec.models.core import build_model, is_ready
     from talerec.runtime import always_compile, stage
 
     always_compile()
@@ -72,9 +71,9 @@ def compile_all() -> None:
             learnable_log = synthetic_log(rows, items=items)
             for name in ("tempo", "blend"):
                 _query_model(MODELS[name]().fit(learnable_log), learnable_log)
-        if find_spec("lightgbm"):
+        ranker = build_model(MODELS["ranker"], {"parts": "tempo,rules,trending"})
+        if is_ready(ranker):
             ranked_log = synthetic_log(_LEARNABLE[0][0], items=_LEARNABLE[0][1])
-            ranker = build_model(MODELS["ranker"], {"parts": "tempo,rules,trending"})
             _evaluate_and_save(ranker, ranked_log, Path(folder))
 
 

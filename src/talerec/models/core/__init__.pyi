@@ -15,6 +15,7 @@ from talerec.models.core.checks import require as require
 from talerec.models.core.conditions import MAX_CONDITION as MAX_CONDITION
 from talerec.models.core.conditions import match_rows as match_rows
 from talerec.models.core.contract import RecommenderModel as RecommenderModel
+from talerec.models.core.contract import is_ready as is_ready
 from talerec.models.core.filters import Ids as Ids
 from talerec.models.core.filters import ItemFilter as ItemFilter
 from talerec.models.core.filters import RecommendOptions as RecommendOptions

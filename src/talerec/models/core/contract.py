@@ -308,3 +308,12 @@ class RecommenderModel(HasParams, Recommender):
         other = copy(self)
         other._update_state = state
         return other
+
+
+def is_ready(model: RecommenderModel) -> bool:
+    """Return whether the optional libraries that a model needs for a fit can be loaded."""
+    try:
+        model.check_ready()
+    except TalerecError:
+        return False
+    return True

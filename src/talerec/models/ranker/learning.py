@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from talerec.errors import TalerecError, require_extra
 from talerec.models.ranker.examples import Examples
 from talerec.models.ranker.linear import LinearScore, fit_linear
 from talerec.models.ranker.objective import LambdaRank
@@ -240,6 +241,18 @@ def _assign_folds(examples: Sequence[Examples], seed: int) -> Array:
     n_users = 1 + max(int(each.user.max(initial=0)) for each in examples)
     fold: Array = np.random.default_rng(seed).integers(0, _FOLDS, n_users)
     return fold
+
+
+def require_lightgbm() -> None:
+    """Raise TalerecError if LightGBM, or the system library that it needs, is missing."""
+    require_extra("rank", "the ranker", ["lightgbm"])
+    try:
+        _import_lightgbm()
+    except OSError as error:
+        raise TalerecError(
+            f"LightGBM cannot be loaded ({error}); it needs the system's OpenMP library:"
+            " install libgomp1 (Debian, Ubuntu), libgomp (Fedora) or libomp (Homebrew)"
+        ) from error
 
 
 def _import_lightgbm() -> Any:

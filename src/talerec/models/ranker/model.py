@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from talerec.data import Histories, Log
-from talerec.errors import TalerecError, UndescribedItemsError, require_extra
+from talerec.errors import TalerecError, UndescribedItemsError
 from talerec.models.blend import assign_trainings, without_catalogue
 from talerec.models.core import AUTO, Fitted, Model, TopItems, join_reasons, param
 from talerec.models.networks import log_rows, read_training
@@ -23,6 +23,7 @@ from talerec.models.ranker.explaining import (
     explain_by_trees,
 )
 from talerec.models.ranker.fitting import AssignedTrainings, FitPlan, fit_ranker, learning_rounds
+from talerec.models.ranker.learning import require_lightgbm
 from talerec.models.ranker.parts import build_parts, default_parts
 from talerec.models.ranker.queries import default_rows_back
 from talerec.models.ranker.second_stage import select_mask
@@ -108,7 +109,7 @@ class Ranker(_RankerState):
 
     def check_ready(self) -> None:
         """Raise TalerecError, before a fit, if a library that is needed is not installed."""
-        require_extra("rank", "the ranker", ["lightgbm"])
+        require_lightgbm()
         if self.parts.strip() != AUTO:
             for part in build_parts(self.parts):
                 part.check_ready()

@@ -87,6 +87,21 @@ def test_a_repeated_header_line_is_named(tmp_path: Path) -> None:
     path.write_text("\n".join([*lines[:5], lines[0], *lines[5:]]))
     with pytest.raises(InvalidLogError, match=r"row 5: .* repeats the header line"):
         tr.read_log(path)
+    dates = [line.replace("170000", "12/25/2023 170000") for line in lines]
+    path.write_text("\n".join([*dates[:5], lines[0], *dates[5:]]))
+    with pytest.raises(InvalidLogError, match=r"row 5: .* repeats the header line"):
+        tr.read_log(path, time_unit="%m/%d/%Y %s")
+
+
+def test_fit_reports_items_of_the_table_that_it_does_not_recommend(tmp_path: Path) -> None:
+    log, table = tmp_path / "log.csv", tmp_path / "items.csv"
+    rows().write_csv(log)
+    pl.concat([ITEMS, pl.DataFrame({"item_id": ["e"], "price": [5.0]})]).write_csv(table)
+    words = ("fit", log, "-o", tmp_path / "shop.tale", "--items", table, "--model")
+    text = " ".join(talerec(*words, "rules").out.split())
+    assert "1 item of the item table without events: rules does not recommend them" in text
+    ITEMS.write_csv(table)
+    assert "without events" not in talerec(*words, "rules").out
 
 
 def test_commands_report_what_a_new_model_lacks_and_which_rows_are_known(tmp_path: Path) -> None:

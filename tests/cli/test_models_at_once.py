@@ -29,7 +29,7 @@ def test_json_has_every_model_its_costs_and_differences_to_the_first(log, folder
     single = talerec("evaluate", log, "--model", "popular", "--json").json
     for name in ("metrics", "metrics_hidden", "groups", "intervals", "lists", "params", "users"):
         assert answer["models"]["popular"][name] == single[name]
-    costs = {"seconds", "own_seconds", "shared_seconds", "peak_rss_mb"}
+    costs = {"seconds", "own_seconds", "shared_seconds", "compile_seconds", "peak_rss_mb"}
     assert costs <= set(answer["models"]["rules"])
     assert list(answer["differences"]) == ["popular", "markov"]
     pair = answer["differences"]["markov"]["metrics"]["NDCG@10"]

@@ -217,3 +217,22 @@ def test_a_table_of_another_shop_is_named(tmp_path: Path) -> None:
     result = talerec("describe", tmp_path / "log.csv", "--items", tmp_path / "items.csv")
     assert "describes no item of the log: 0 of 34 ids match" in result.err
     assert "0 items of the log have a row in the table, 34 have none" in result.out
+
+
+@pytest.mark.parametrize("dates", [["25/12/2023", "01/02/2024"], ["1.2.2024 10:30", "25.12.2023"]])
+def test_dates_in_another_order_are_not_used_and_reported(
+    dates: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pl.DataFrame({"item_id": [f"i{n}" for n in range(N)], "added": dates * (N // 2)})
+    with caplog.at_level(logging.WARNING, "talerec"):
+        log = log_of([f"i{n}" for n in range(N)]).with_items(table)
+    assert log.info is not None
+    assert [(column.name, column.kind) for column in detect_columns(log.info)] == [
+        ("added", "skipped")
+    ]
+    message = "column 'added' of the item table is not used: write dates such as"
+    assert message in caplog.text
+    caplog.clear()
+    iso = table.with_columns(added=pl.lit("2023-12-25"))
+    log_of([f"i{n}" for n in range(N)]).with_items(iso)
+    assert message not in caplog.text

@@ -403,3 +403,15 @@ def test_a_label_stands_clear_of_the_axis():
 def test_costs_without_a_mark_are_shown(board):
     costs = {name: ModelCost({"solve": 1.0}, {}, None) for name in board.results}
     assert "Peak memory" in replace(board, costs=costs).report()
+
+
+def test_seconds_and_advice_leave_compilation_out(board):
+    label = board.order[-1]
+    plain = {name: ModelCost(result.seconds, {}) for name, result in board.results.items()}
+    board = replace(board, costs=plain)
+    slow = plain[label]._replace(compile_seconds=board.seconds(label))
+    compiled = replace(board, costs={**plain, label: slow})
+    row = compiled.frame.row(by_predicate=pl.col("model") == label, named=True)
+    assert (compiled.seconds(label), row["own seconds"]) == (0.0, 0.0)
+    others = [name for name in board.order if name != label]
+    assert [compiled.seconds(name) for name in others] == [board.seconds(name) for name in others]

@@ -185,6 +185,8 @@ def match_or_refuse(text: str) -> Any:
         ('"title = 3', 1, 'the quote " has no end'),
         ('title = "Tent"', 9, "no column Tent; it has"),
         ("title = 3", 9, "column title is text, but 3 is a number (text is in single quotes"),
+        ("title == 'Tent'", 7, "equality is written with one ="),
+        ("released >= 2024-02-01", 13, "write a date in quotes: '2024-02-01'"),
         ("stock = '3'", 9, "column stock is a number, but '3' is text"),
         ("in_stock = 1", 12, "column in_stock is true or false, but 1 is a number"),
         ("title in ('a', 3)", 16, "column title is text, but 3 is a number"),

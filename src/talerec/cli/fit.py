@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from talerec import columns
 from talerec.cli.app import Context, Panel, command, explicit_options, print_warning
 from talerec.cli.completion import complete_models
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
@@ -32,6 +33,7 @@ from talerec.errors import TalerecError
 if TYPE_CHECKING:
     import polars as pl
 
+    from talerec.data import Log
     from talerec.models import Drift
     from talerec.models.core import Model
 
@@ -167,6 +169,21 @@ def fit(
         from talerec.cli.results import print_fit
 
         print_fit(path, manifest)
+        if not engine.is_spark:
+            _note_new_items(model, log)
+
+
+def _note_new_items(model: Model, log: Log) -> None:
+    """Print how many items of the item table have no events and are not recommended, if any."""
+    if log.catalogue is None:
+        return
+    n_missing = int((~log.catalogue[columns.ITEM].is_in(model.item_ids.implode())).sum())
+    if n_missing:
+        noun = "item" if n_missing == 1 else "items"
+        print_note(
+            f"{n_missing:,} {noun} of the item table without events: {model.name} does not "
+            "recommend them; --model content does, by what the table says"
+        )
 
 
 def _check_updatable(

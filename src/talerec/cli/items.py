@@ -141,7 +141,8 @@ def print_list(
     ]
     print_table(heading, ["rank", "item", "score"], rows)
     if shortfall is not None:
-        print_note(f"Only {len(frame)} items: {shortfall}.")
+        noun = "item" if len(frame) == 1 else "items"
+        print_note(f"Only {len(frame)} {noun}: {shortfall}.")
 
 
 def list_json(frame: pl.DataFrame, titles: Titles) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 
 from talerec import columns
 from talerec.data.frames import require_columns, require_id_type
@@ -32,6 +33,7 @@ def match_items(table: pl.DataFrame, items: Vocabulary) -> tuple[pl.DataFrame, p
     side = side.drop_nulls(columns.ITEM)
     is_first = side[columns.ITEM].is_first_distinct()
     _report_matches(items.ids, side[columns.ITEM], ~is_first)
+    _report_other_dates(side)
     side = side.filter(is_first)
     log_items = pl.DataFrame({columns.ITEM: items.ids})
     info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
@@ -113,6 +115,19 @@ def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -
         example = described.filter(repeated)[0]
         message = "rows of the item table that repeat an id: %s, such as %r; the first row counts"
         logger.warning(message, f"{n_repeated:,}", example)
+
+
+def _report_other_dates(table: pl.DataFrame) -> None:
+    """Log a warning for each column of an item table with dates such as 25/12/2023."""
+    from talerec.data.items import blank_to_null, has_other_dates  # most logs have no item table
+
+    for column in table.select(cs.string().exclude(columns.ITEM)).get_columns():
+        values = blank_to_null(column).drop_nulls()
+        if has_other_dates(values):
+            message = (
+                "column %r of the item table is not used: write dates such as %r as 2023-12-25"
+            )
+            logger.warning(message, column.name, values[0])
 
 
 def described_rows(table: pl.DataFrame) -> pl.DataFrame:

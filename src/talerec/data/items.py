@@ -26,6 +26,7 @@ _MAX_LONG_DISTINCT, _MAX_CATEGORY_WORDS = 0.5, 8.0  # the same if categories are
 _MIN_DATES = 0.95  # share of the filled cells that must be dates
 _SAMPLE = 200_000  # rows that a type is detected in
 _DATE = r"^\s*(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:\d{2}.*)?\s*$"
+_OTHER_DATE = r"^\s*\d{1,2}[/.]\d{1,2}[/.]\d{4}(?:[T ]\d{1,2}:\d{2}.*)?\s*$"
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,8 @@ def _detect_text(name: str, values: pl.Series) -> ItemColumn:
         n_dates = len(values) - parse_dates(values).null_count()
         if n_dates >= _MIN_DATES * len(values):
             return ItemColumn(name, DATE, filled=n_dates)
+    if has_other_dates(sample):
+        return ItemColumn(name, SKIPPED, filled=len(values))
     if separators := _find_separators(sample):
         distinct = split_categories(values, separators).explode().n_unique()
         return ItemColumn(name, CATEGORIES, separators, len(values), distinct)
@@ -186,6 +189,11 @@ def _detect_text(name: str, values: pl.Series) -> ItemColumn:
     if is_short or (share <= _MAX_LONG_DISTINCT and words <= _MAX_CATEGORY_WORDS):
         return ItemColumn(name, CATEGORY, filled=len(values), distinct=values.n_unique())
     return ItemColumn(name, TEXT, filled=len(values))
+
+
+def has_other_dates(values: pl.Series) -> bool:
+    """Return whether filled cells are dates such as 25/12/2023, which are not read as dates."""
+    return bool(len(values)) and values.str.contains(_OTHER_DATE).mean() >= _MIN_DATES  # type: ignore[operator]
 
 
 def _find_separators(cells: pl.Series) -> str:

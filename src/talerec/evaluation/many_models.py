@@ -22,7 +22,7 @@ from talerec.evaluation.model_lists import ListedModel, list_models
 from talerec.evaluation.result import Evaluation
 from talerec.evaluation.time_estimates import TimeEstimates
 from talerec.models.core import Model, SharedUse
-from talerec.runtime import memory, stage, sum_seconds
+from talerec.runtime import compilation_stats, memory, stage, sum_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -180,9 +180,10 @@ class _ModelRun:
     def _fit_and_evaluate(self, entry: ListedModel) -> None:
         """Fit and evaluate a model on all splits; keep its result and costs, in the folder too."""
         has_mark = memory.reset_high_water()
-        start = time.perf_counter()
+        start, compiled_before = time.perf_counter(), compilation_stats().seconds
         result = evaluate_splits(entry.model, self.splits, **self.options)
-        elapsed = time.perf_counter() - start
+        compile_seconds = compilation_stats().seconds - compiled_before
+        elapsed = time.perf_counter() - start - compile_seconds
         peak_mb = memory.high_water_mb() if has_mark else None
         entry.model.set_fitted(None)
         uses = [use for cache in self.splits.caches for use in cache.take_uses()]
@@ -190,7 +191,7 @@ class _ModelRun:
         result = replace(result, seconds=sum_seconds([result.seconds, reused]))
         self.estimates.add_measured(entry.model, elapsed + sum(reused.values()))
         self.results[entry.label], self.uses[entry.label] = result, uses
-        self.costs[entry.label] = ModelCost(result.seconds, {}, peak_mb)
+        self.costs[entry.label] = ModelCost(result.seconds, {}, peak_mb, compile_seconds)
         self.finished.save(entry, result, self._separate_shared_costs()[entry.label])
 
     def _separate_shared_costs(self) -> dict[str, ModelCost]:
@@ -207,7 +208,7 @@ class _ModelRun:
             shared = _sum_uses([use for use in uses if n_models[use.number] > 1])
             seconds = self.results[label].seconds
             rest = {step: value - shared.get(step, 0.0) for step, value in seconds.items()}
-            costs[label] = ModelCost(rest, shared, self.costs[label].peak_mb)
+            costs[label] = self.costs[label]._replace(own_seconds=rest, shared_seconds=shared)
         return costs
 
 

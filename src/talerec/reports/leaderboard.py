@@ -131,15 +131,15 @@ def _costs(board: Leaderboard) -> list[Html]:
         return [page.figure(chart)]
     rows: list[list[Any]] = []
     for label in board.order:
-        *parts, peak = board.costs[label]
-        sums = [f"{sum(part.values()):.2f}" for part in parts]
-        rows.append([label, *sums, None if peak is None else round(peak)])
+        cost, shared = board.costs[label], sum(board.costs[label].shared_seconds.values())
+        sums = [f"{max(board.seconds(label) - shared, 0.0):.2f}", f"{shared:.2f}"]
+        rows.append([label, *sums, None if cost.peak_mb is None else round(cost.peak_mb)])
     table = page.table(["Model", "Own seconds", "Shared seconds", "Peak memory (MB)"], rows)
     whole = ", ".join(f"{name} {value:.1f} s" for name, value in board.run_seconds.items())
     words = (
         f"Shared: steps that two or more models use; each was computed once. Of the run: {whole}."
-        " Memory is the high-water mark of the process, reset before each model; it includes the"
-        " log and what models share."
+        " The table leaves out the one-time compilation of kernels. Memory is the high-water mark"
+        " of the process, reset before each model; it includes the log and what models share."
     )
     return [page.figure(chart), table, page.note(words)]
 

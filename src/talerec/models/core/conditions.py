@@ -58,6 +58,7 @@ _MAX_NAMED = 20  # columns that a message names
 
 _RESERVED = {"and", "or", "not", "in", "like", "between", "is", "null"}
 _TIME_WORDS = ("date", "timestamp")
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}")
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
@@ -140,7 +141,7 @@ class ConditionParser:
     """Reads one condition on an item table with the columns `schema`, from left to right."""
 
     def __init__(self, condition: str, schema: pl.Schema) -> None:
-        self._tokens = split_tokens(condition)
+        self._text, self._tokens = condition, split_tokens(condition)
         self._schema = schema
         self._next = 0  # index of the next token
         self._depth = 0
@@ -231,6 +232,8 @@ class ConditionParser:
     def _build_test(self, operand: Operand) -> pl.Expr:
         """Read what follows the first operand of a test, and return the expression of the test."""
         if symbol := self._accept(*COMPARISONS):
+            if symbol.keyword == "=" and self._peek().keyword == "=":
+                raise invalid_condition(symbol.at, "equality is written with one =")
             return build_comparison(symbol.keyword, operand, self._parse_value())
         if self._accept("is"):
             is_negated = self._accept("not") is not None
@@ -322,6 +325,8 @@ class ConditionParser:
         """Return the next literal and move on; None if a name or something else is next."""
         token = self._tokens[self._next]
         if token.kind in ("text", "number") or token.keyword in ("true", "false"):
+            if date := _DATE.match(self._text, token.at):
+                raise invalid_condition(token.at, f"write a date in quotes: '{date[0]}'")
             self._next += 1
             return parse_literal(token.at, token.text)
         if token.keyword in _TIME_WORDS and self._tokens[self._next + 1].kind == "text":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+NO_FIELD = "there is no field"  # begins the message about an unknown field
+
 
 class DecodeProblem(NamedTuple):
     """Why msgspec could not decode a JSON body into a request class."""
@@ -23,7 +25,7 @@ def parse_validation_error(error: Exception) -> DecodeProblem:
     text, _, path = str(error).partition(" - at `$")
     has_float = "got `float`" in text
     text = re.sub("Object missing required field `(.*)`", r"\1 is missing", text)
-    text = re.sub("Object contains unknown field `(.*)`", r"there is no field \1", text)
+    text = re.sub("Object contains unknown field `(.*)`", rf"{NO_FIELD} \1", text)
     text, path = text.replace("`", ""), path.removesuffix("`").removeprefix(".")
     return DecodeProblem(path, f"{text[:1].lower()}{text[1:]}" if path else text, has_float)
 

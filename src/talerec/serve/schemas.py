@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from talerec.models.core import MAX_CONDITION
-from talerec.serve.decoding import convert_whole_floats, parse_validation_error
+from talerec.serve.decoding import NO_FIELD, convert_whole_floats, parse_validation_error
 from talerec.serve.errors import ApiError
 from talerec.store import MAX_NAME
 
@@ -359,6 +359,9 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
         return _decode_or_raise(body, kind)
     except msgspec.ValidationError as error:
         path, message, _ = parse_validation_error(error)
+        if not path and message.startswith(NO_FIELD):
+            names = (field.encode_name for field in msgspec.structs.fields(kind))
+            message += f"; the fields are {', '.join(names)}"
         code = "invalid_event" if path.startswith("events[") else "invalid"
         raise ApiError(422, code, f"{path}: {message}" if path else message) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -53,6 +53,11 @@ def test_an_invalid_event_is_named_by_its_index_and_nothing_is_stored(
     assert service.get("/v1/stats").json["store"]["seq"] == 0
 
 
+def test_one_event_instead_of_a_list_is_refused_with_the_field(service: Local) -> None:
+    message = service.post("/v1/events", GOOD).json["error"]["message"]
+    assert message == "there is no field user_id; the fields are events"
+
+
 @pytest.mark.parametrize("body", [{"events": []}, {}, {"events": GOOD}, [GOOD], {"event": [GOOD]}])
 def test_a_body_without_events_is_refused(service: Local, body: Any) -> None:
     assert service.post("/v1/events", body).status == 422

@@ -164,9 +164,14 @@ def test_a_format_that_does_not_match_names_the_row() -> None:
     assert "such as '%m/%d/%Y' or '%d/%m/%Y'" in refusal(["01/02/2020"])
 
 
-@pytest.mark.parametrize("values", [[20200102], [1.5], [datetime(2020, 1, 2)]])
+@pytest.mark.parametrize("values", [[20200102], [1.5]])
 def test_a_format_applies_to_text_only(values: list[Any]) -> None:
     assert "not text as '%Y%m%d'" in refusal(values, unit="%Y%m%d")
+
+
+@pytest.mark.parametrize("when", [datetime(2020, 1, 2, 3), date(2020, 1, 2)])
+def test_dates_and_times_of_a_frame_need_no_format(when: date) -> None:
+    assert read([when], "%Y%m%d") == read([when], None)
 
 
 # -- datetimes -------------------------------------------------------------------------------------

@@ -270,6 +270,13 @@ def test_what_an_update_is_told_replaces_what_the_fit_was(odd: Path) -> None:
     pl.read_csv(odd / "usual.csv").rename(ODD).write_parquet(odd / "usual.parquet")
     parquet = talerec("update", odd / "m.tale", odd / "usual.parquet", "--json").json
     assert parquet["rows"] == 0  # no separator is asked of Parquet
+    day = odd / "days" / "date=2026-11-15"
+    day.mkdir(parents=True)
+    shutil.copy(odd / "usual.parquet", day)
+    for folder in (day, odd / "days"):
+        assert talerec("update", odd / "m.tale", folder, "--json").json["rows"] == 0
+    lists = talerec("lists", odd / "m.tale", odd / "days", "-o", odd / "lists.parquet", "--json")
+    assert lists.json["users"] > 0
 
 
 def test_new_items_without_a_row_in_the_item_table_are_told(odd: Path) -> None:

@@ -82,7 +82,7 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
     print_line(_CARDS_TITLE)
     for card in cards:
         print_table(*card)
-    models[DEFAULT].save(target, metrics=results[DEFAULT].metrics)
+    models[DEFAULT].save(target, metrics=results[DEFAULT].metrics, updatable=True)
     write_text(folder / "report.md", _render_report(log.rows, comparison, about, cards))
     page = report.render_evaluation(results[DEFAULT], "a synthetic shop")
     write_text(folder / "report.html", page)

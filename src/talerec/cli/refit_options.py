@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from talerec.cli.groups import LogSource, format_option
@@ -51,11 +50,11 @@ def fit_options(training: dict[str, Any], source: LogSource, explicit: set[str])
     explicit : set of str
         Names of the options that the command line sets; they replace those of the fit.
     """
-    from talerec.data.read import is_readable
+    from talerec.data.read import may_be_text
 
     saved = training.get(READ_WITH)
     options = dict(saved) if isinstance(saved, dict) else {}
-    if not all(is_readable(path, ";") for path in map(Path, source.log)):
+    if not all(may_be_text(path) for path in source.log):
         options.pop("sep", None)  # these files are not text
     replaced = {name for new, names in _REPLACES.items() if new in explicit for name in names}
     return {name: value for name, value in options.items() if name not in explicit | replaced}

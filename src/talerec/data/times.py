@@ -64,7 +64,7 @@ def parse_time_column(column: pl.Series, unit: str | None, *, any_time: bool) ->
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
     _refuse_rows(column, column.is_null(), "is empty")
-    if text_format is not None:
+    if text_format is not None and not isinstance(column.dtype, pl.Datetime | pl.Date):
         values = _parse_with_format(column, text_format)
     else:
         values = _parse_any_text(column) if column.dtype == pl.String else column

@@ -10,5 +10,6 @@ from talerec.data.read.formats import is_readable as is_readable
 from talerec.data.read.readers import read_items as read_items
 from talerec.data.read.readers import read_log as read_log
 from talerec.data.read.readers import read_log_items as read_log_items
+from talerec.data.read.sources import may_be_text as may_be_text
 from talerec.data.read.sources import refuse_overwriting as refuse_overwriting
 from talerec.data.read.sources import source_name as source_name

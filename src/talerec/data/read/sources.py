@@ -165,6 +165,19 @@ def _list_folder(folder: Path) -> list[SourceFile]:
     return [_source_file(path) for path in files]
 
 
+def may_be_text(text: str) -> bool:
+    """Return whether the files of a path can be delimited text, by their endings.
+
+    `text` is a file, a pattern, an address, or a folder, whose readable files count.
+    """
+    path = Path(text)
+    paths = [path]
+    if path.is_dir():
+        inside = (each for each in path.rglob("*") if not _is_hidden(each, path))
+        paths = [each for each in inside if formats.file_format(each) in formats.SCANNERS]
+    return all(formats.is_readable(each, ";") for each in paths)
+
+
 def _is_hidden(path: Path, folder: Path) -> bool:
     """Return whether a path below `folder` is hidden (_SUCCESS, .part.crc) or part of a model.
 

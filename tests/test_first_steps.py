@@ -98,10 +98,10 @@ def test_fit_reports_items_of_the_table_that_it_does_not_recommend(tmp_path: Pat
     rows().write_csv(log)
     pl.concat([ITEMS, pl.DataFrame({"item_id": ["e"], "price": [5.0]})]).write_csv(table)
     words = ("fit", log, "-o", tmp_path / "shop.tale", "--items", table, "--model")
-    text = " ".join(talerec(*words, "rules").out.split())
+    text = " ".join(talerec(*words, "rules").err.split())
     assert "1 item of the item table without events: rules does not recommend them" in text
     ITEMS.write_csv(table)
-    assert "without events" not in talerec(*words, "rules").out
+    assert "without events" not in talerec(*words, "rules").err
 
 
 def test_commands_report_what_a_new_model_lacks_and_which_rows_are_known(tmp_path: Path) -> None:

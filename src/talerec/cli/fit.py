@@ -6,11 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from talerec import columns
 from talerec.cli.app import Context, Panel, command, explicit_options, print_warning
 from talerec.cli.completion import complete_models
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
-from talerec.cli.item_tables import ItemTableOptions
+from talerec.cli.item_tables import ItemTableOptions, report_new_items
 from talerec.cli.options import Artifact, Json, Port, Rows, Seed, Ties, argument, flag, option, out
 from talerec.cli.refit_options import (
     READ_WITH,
@@ -33,7 +32,6 @@ from talerec.errors import TalerecError
 if TYPE_CHECKING:
     import polars as pl
 
-    from talerec.data import Log
     from talerec.models import Drift
     from talerec.models.core import Model
 
@@ -152,13 +150,13 @@ def fit(
             place = histories if histories_to is None else histories_to
             _fit_on_spark(model, source, ties, engine, path, place, items)
         else:
-            log = source.read(ties, needs_time=model.needs_time)
-            log = table.attach(log, items)
+            log = table.attach(source.read(ties, needs_time=model.needs_time), items)
             _warn_of_replaced_model(path, log.rows, updatable)
             training = model.fit(log).fitted.training
             # saved with the model: `update` and `lists` read later logs with the same options
             training[READ_WITH] = changed_options(source) | changed_options(table)
             model.save(path, histories=not no_histories, updatable=updatable)
+            report_new_items(model, log)
     manifest = read_manifest(path)
     if json:
         from talerec.models.core import add_former_names
@@ -169,21 +167,6 @@ def fit(
         from talerec.cli.results import print_fit
 
         print_fit(path, manifest)
-        if not engine.is_spark:
-            _note_new_items(model, log)
-
-
-def _note_new_items(model: Model, log: Log) -> None:
-    """Print how many items of the item table have no events and are not recommended, if any."""
-    if log.catalogue is None:
-        return
-    n_missing = int((~log.catalogue[columns.ITEM].is_in(model.item_ids.implode())).sum())
-    if n_missing:
-        noun = "item" if n_missing == 1 else "items"
-        print_note(
-            f"{n_missing:,} {noun} of the item table without events: {model.name} does not "
-            "recommend them; --model content does, by what the table says"
-        )
 
 
 def _check_updatable(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from talerec import columns
 from talerec.cli.groups import format_option
 from talerec.cli.options import option, parse_ids, parse_separator
 from talerec.errors import TalerecError
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talerec.data import Log
+    from talerec.models.core import Model
 
+logger = logging.getLogger("talerec")
 _TABLE = "Item table"  # heading of help pages
 
 
@@ -84,3 +88,19 @@ class ItemTableOptions:
             return log
         text, skip = (tuple(parse_ids(names) or ()) for names in (self.item_text, self.item_skip))
         return log.with_items(table, text=text, skip=skip)
+
+
+def report_new_items(model: Model, log: Log) -> None:
+    """Log how many items of the item table have no events and are not recommended, if any."""
+    if log.catalogue is None:
+        return
+    n_missing = int((~log.catalogue[columns.ITEM].is_in(model.item_ids.implode())).sum())
+    if n_missing:
+        noun = "item" if n_missing == 1 else "items"
+        logger.info(
+            "%s %s of the item table without events: %s does not recommend them; --model content "
+            "does, by what the table says",
+            f"{n_missing:,}",
+            noun,
+            model.name,
+        )

@@ -193,7 +193,8 @@ def _detect_text(name: str, values: pl.Series) -> ItemColumn:
 
 def has_other_dates(values: pl.Series) -> bool:
     """Return whether filled cells are dates such as 25/12/2023, which are not read as dates."""
-    return bool(len(values)) and values.str.contains(_OTHER_DATE).mean() >= _MIN_DATES  # type: ignore[operator]
+    n_dates = int(values.str.contains(_OTHER_DATE).sum())
+    return n_dates > 0 and n_dates >= _MIN_DATES * len(values)
 
 
 def _find_separators(cells: pl.Series) -> str:

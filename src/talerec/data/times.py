@@ -64,6 +64,9 @@ def parse_time_column(column: pl.Series, unit: str | None, *, any_time: bool) ->
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
     _refuse_rows(column, column.is_null(), "is empty")
+    if column.dtype == pl.String:
+        is_header = column.str.strip_chars() == column.name
+        _refuse_rows(column, is_header, "repeats the header line; remove this row")
     if text_format is not None and not isinstance(column.dtype, pl.Datetime | pl.Date):
         values = _parse_with_format(column, text_format)
     else:
@@ -134,7 +137,6 @@ def _parse_any_text(column: pl.Series) -> pl.Series:
     8601, and dates such as 01.10.2019). All values must be numbers, or all dates.
     """
     text = column.str.strip_chars()
-    _refuse_header(column, text)
     for kind in (pl.Int64, pl.Float64):
         stamps = text.cast(kind, strict=False)
         if not stamps.null_count():
@@ -150,11 +152,6 @@ def _parse_any_text(column: pl.Series) -> pl.Series:
     way_out = f"write 2019-10-01 12:30:00, or set `time_unit` to its format, such as {example}"
     _refuse_rows(column, times.is_null(), f"is not a time; {way_out}", "time_unit")
     return times
-
-
-def _refuse_header(column: pl.Series, text: pl.Series) -> None:
-    """Raise InvalidLogError if a row of the column repeats its name; `text` are stripped values."""
-    _refuse_rows(column, text == column.name, "repeats the header line; remove this row")
 
 
 def _suggest_format(text: pl.Series) -> str:
@@ -178,10 +175,8 @@ def _parse_with_format(column: pl.Series, text_format: str) -> pl.Series:
     if column.dtype != pl.String:
         message = f"column {column.name!r} holds {column.dtype} values, not text as {text_format!r}"
         raise InvalidLogError(message)
-    text = column.str.strip_chars()
-    _refuse_header(column, text)
     try:
-        times = _parse_text(text, text_format)
+        times = _parse_text(column.str.strip_chars(), text_format)
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise TalerecError(f"{text_format!r} is not a format of times: {reason}") from None

@@ -110,9 +110,8 @@ class Ranker(_RankerState):
     def check_ready(self) -> None:
         """Raise TalerecError, before a fit, if a library that is needed is not installed."""
         require_lightgbm()
-        if self.parts.strip() != AUTO:
-            for part in build_parts(self.parts):
-                part.check_ready()
+        for part in () if self.parts.strip() == AUTO else build_parts(self.parts):
+            part.check_ready()
 
     # -- fitting --
 

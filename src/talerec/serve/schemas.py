@@ -360,7 +360,7 @@ def decode(body: bytes | bytearray, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         path, message, _ = parse_validation_error(error)
         if not path and message.startswith(NO_FIELD):
-            names = (field.encode_name for field in msgspec.structs.fields(kind))
+            names = getattr(kind, "__struct_encode_fields__", ())
             message += f"; the fields are {', '.join(names)}"
         code = "invalid_event" if path.startswith("events[") else "invalid"
         raise ApiError(422, code, f"{path}: {message}" if path else message) from None

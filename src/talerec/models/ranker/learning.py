@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.errors import TalerecError, require_extra
 from talerec.models.ranker.examples import Examples
+from talerec.models.ranker.lightgbm_library import import_lightgbm
 from talerec.models.ranker.linear import LinearScore, fit_linear
 from talerec.models.ranker.objective import LambdaRank
 from talerec.models.ranker.second_stage import score_rows, start_scores
@@ -144,7 +143,7 @@ class _Run(NamedTuple):
 
     def text(self, split: int, n_trees: int) -> bytes:
         """Return the text of the first trees of a split, as it is saved."""
-        booster = _import_lightgbm().Booster(model_str=self.texts[split])
+        booster = import_lightgbm().Booster(model_str=self.texts[split])
         return trim_text(booster.model_to_string(num_iteration=n_trees))
 
     def score(self, split: int, n_trees: int, rows: Array, names: list[str]) -> Array:
@@ -214,7 +213,7 @@ class _TrainingRows(NamedTuple):
         names: of the features. Subsets share its bins (intervals of each feature), which depend on
         the rows of all users, but not on which candidates are targets.
         """
-        lightgbm = _import_lightgbm()
+        lightgbm = import_lightgbm()
         start = np.concatenate([start_scores(rows) for rows in self.rows])
         dataset = lightgbm.Dataset(
             self.rows, self.is_target, group=self.sizes, feature_name=names, init_score=start,
@@ -241,26 +240,6 @@ def _assign_folds(examples: Sequence[Examples], seed: int) -> Array:
     n_users = 1 + max(int(each.user.max(initial=0)) for each in examples)
     fold: Array = np.random.default_rng(seed).integers(0, _FOLDS, n_users)
     return fold
-
-
-def require_lightgbm() -> None:
-    """Raise TalerecError if LightGBM, or the system library that it needs, is missing."""
-    require_extra("rank", "the ranker", ["lightgbm"])
-    try:
-        _import_lightgbm()
-    except OSError as error:
-        raise TalerecError(
-            f"LightGBM cannot be loaded ({error}); it needs the system's OpenMP library:"
-            " install libgomp1 (Debian, Ubuntu), libgomp (Fedora) or libomp (Homebrew)"
-        ) from error
-
-
-def _import_lightgbm() -> Any:
-    """Return the module lightgbm."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # else waiting threads keep cores busy
-    import lightgbm
-
-    return lightgbm
 
 
 def _params(n_leaves: int) -> dict[str, Any]:
@@ -332,7 +311,7 @@ def _create_booster(
             some.set_init_score(start[row_ids])
         return some
 
-    booster = _import_lightgbm().Booster(params, take(split.learns))
+    booster = import_lightgbm().Booster(params, take(split.learns))
     if split.checks.any():
         booster.add_valid(take(split.checks), "checks")
     return booster

@@ -23,7 +23,7 @@ from talerec.models.ranker.explaining import (
     explain_by_trees,
 )
 from talerec.models.ranker.fitting import AssignedTrainings, FitPlan, fit_ranker, learning_rounds
-from talerec.models.ranker.learning import require_lightgbm
+from talerec.models.ranker.lightgbm_library import require_lightgbm
 from talerec.models.ranker.parts import build_parts, default_parts
 from talerec.models.ranker.queries import default_rows_back
 from talerec.models.ranker.second_stage import select_mask

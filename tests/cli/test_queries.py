@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -307,9 +308,7 @@ def test_the_demo_compares_explains_saves_and_prints_next_commands(tmp_path: Pat
 def test_the_demo_without_lightgbm_does_not_mention_the_ranker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from talerec.cli import demo
-
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "lightgbm", None)  # as if it were not installed
     page = works("demo", "--rows", 300, "-o", tmp_path / "demo")
     assert "tempo" in page
     assert "ranker" not in page + (tmp_path / "demo" / "report.md").read_text()

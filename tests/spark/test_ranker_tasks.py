@@ -14,8 +14,14 @@ from test_tempo_tasks import PARTITIONS, order_by_time
 import talerec as tr
 from logs import logs, quick
 from talerec.features import ItemTimes
-from talerec.models.core import Fitted
-from talerec.models.ranker import Examples, FirstStage, LearnedTrees, ask_queries, queries, store
+from talerec.models.ranker import (
+    Examples,
+    FirstStage,
+    RankerState,
+    ask_queries,
+    build_parts,
+    queries,
+)
 from talerec.models.ranker.queries import QuerySplit, current_round, delayed_rounds
 from talerec.spark import messages, ranker_tasks
 
@@ -83,21 +89,19 @@ def test_queries_of_small_partitions_are_those_of_the_log(tmp_path_factory, log,
 @pytest.mark.parametrize("repeats", [False, True])
 def test_examples_of_partitions_are_those_of_the_log(tmp_path, repeats):
     log = skewed_log(5_000)
-    names = "markov,trending"
+    names = "tempo(solver=local),markov,trending"
     for number, (split, expected) in enumerate(rounds_of(log)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        parts = [tr.Markov().fit(expected.train), tr.Trending().fit(expected.train)]
+        parts = [part.fit(expected.train) for part in build_parts(names)]
         stage = FirstStage(parts, ItemTimes.from_log(log), repeats, 50)
-        weights = store(stage, names, LearnedTrees.empty(stage.sources))
-        facts = parts[0].fitted.training
-        model = tr.Ranker(parts=names, candidates=50)
-        model.set_fitted(Fitted(weights, log.items, None, None, None, {}, facts))
-        model.save(folder / "stage.tale", histories=False)
+        file, first = ranker_tasks.StageFile(str(folder), 50), 0
+        file.save(stage, names)
+        for part in RankerState.restore(tr.load(file.path).fitted, 50).first.parts:
+            assert part.fitted.training["last_time"] == expected.train.time.max()
         held_out = hold_out(log, folder, split, expected.known_until)
         in_train = np.bincount(expected.train.item, minlength=len(log.items)) > 0
         messages.save_array(folder, "in_train", in_train)
-        file, first = ranker_tasks.StageFile(str(folder), 50), 0
         for partition in range(PARTITIONS):
             held_out.save_targets(partition)
             held_out.save_examples(partition, file, first)

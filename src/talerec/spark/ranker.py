@@ -25,7 +25,6 @@ from talerec.models.ranker import (
     AskedQueries,
     Examples,
     FirstStage,
-    LearnedTrees,
     QuerySplit,
     Ranker,
     RankerState,
@@ -207,12 +206,7 @@ class RankerFit:
         parts, options = build_parts(self._text), self.options
         fit_parts(run, train, parts, options)
         stage, file = self._build_stage(parts), StageFile(str(run.folder), self.model.candidates)
-        weights = store(stage, self._text, LearnedTrees.empty(stage.sources))
-        fitted = Fitted(
-            weights, Vocabulary(self.log.stats.ids), None, None, None, {}, self.log.describe(), None
-        )
-        untrained = Ranker(parts=self._text, candidates=file.size, content="off")
-        untrained.set_fitted(fitted).save(file.path, histories=False)
+        file.save(stage, self._text)
         first, some = np.cumsum(n_queries) - n_queries, np.flatnonzero(n_queries)
 
         def save(task: int) -> None:

@@ -16,8 +16,18 @@ import numpy as np
 from talerec.data import Log, group_rows
 from talerec.features import ItemTimes
 from talerec.models import load
-from talerec.models.core import HoldoutQueries, select_answerable, spread_sample
-from talerec.models.ranker import Examples, QueryRound, QuerySplit, RankerState, ask_queries
+from talerec.models.core import Fitted, HoldoutQueries, select_answerable, spread_sample
+from talerec.models.ranker import (
+    Examples,
+    FirstStage,
+    LearnedTrees,
+    QueryRound,
+    QuerySplit,
+    Ranker,
+    RankerState,
+    ask_queries,
+    store,
+)
 from talerec.runtime import Array
 from talerec.spark import messages, tempo_tasks
 from talerec.spark.gram import create_file
@@ -110,6 +120,17 @@ class StageFile(NamedTuple):
     def path(self) -> Path:
         """The path of the artifact."""
         return Path(self.folder) / "stage.tale"
+
+    def save(self, stage: FirstStage, names: str) -> None:
+        """Save a stage whose parts have these names, and know the rows of one round.
+
+        Parts decide by the times of the rows that they were fitted to, not by those of the log.
+        """
+        first = stage.parts[0].fitted
+        weights = store(stage, names, LearnedTrees.empty(stage.sources))
+        fitted = Fitted(weights, first.items, None, None, None, {}, first.training)
+        untrained = Ranker(parts=names, candidates=self.size, content="off")
+        untrained.set_fitted(fitted).save(self.path, histories=False)
 
 
 def round_files(rows: RowFiles, name: str) -> RowFiles:

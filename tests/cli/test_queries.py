@@ -120,7 +120,7 @@ def test_a_list_that_is_shorter_than_requested_names_the_reasons(
     assert "Only 10 items: --hide-seen leaves out 2." in hidden
     some = (*request, 4, "--allow", "i1,i2,i3", "--deny", "i3", "--hide-seen")
     reasons = "--allow and --deny match 2 of 12 items; --hide-seen leaves out 1."
-    assert f"Only 1 items: {reasons}" in recommend(*some)
+    assert f"Only 1 item: {reasons}" in recommend(*some)
     none = recommend(*request, 2, "--where", "title = 'Nothing'")
     assert none.endswith("No recommendations: --where matches 0 of 12 items.")
     kinds = pl.DataFrame({"item_id": [f"i{n}" for n in range(12)], "kind": ["a", "b"] * 6})

@@ -161,7 +161,7 @@ def test_what_a_ranker_on_spark_does_not_take_is_refused_in_one_line(session, tm
         (
             tr.Ranker(),
             {"items": table},
-            "does not take the item table into a ranker: set `content`",
+            "does not take the item table into a ranker: fit it with content=off",
         ),
     ):
         with pytest.raises(TalerecError, match=message) as raised:

@@ -82,8 +82,8 @@ def _refuse_content(stats: LogStats, model: Ranker, options: FitOptions) -> None
     rows = np.array([0, n_items]), np.arange(n_items, dtype=np.int32), np.zeros(n_items, np.int64)
     every_item = Log(*rows, user, Vocabulary(stats.ids))  # types are those of items with rows
     if takes_content(every_item.with_items(options.items)):
-        message = "Spark does not take the item table into a ranker: set `content` to off"
-        raise TalerecError(message, "content")
+        message = "Spark does not take the item table into a ranker: fit it with content=off"
+        raise TalerecError(message)
 
 
 class PlannedRound(NamedTuple):

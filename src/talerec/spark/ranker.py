@@ -68,7 +68,7 @@ def fit_ranker(run: ClusterRun, stats: LogStats, model: Ranker, options: FitOpti
     log = partition_rows(log_run, stats, tempo, options.ties, options.limits, every_row=True)
     rows = log.rows
     TempoFit(log, tempo).order_by_time(rows)
-    with run.stage("habits"):
+    with run.stage("rows"):
         ranker_tasks.create_times_file(rows, stats.n_rows)
         run_on_partitions(run, 1, lambda _: ranker_tasks.save_item_times(rows))
     return RankerFit(log, model, options).fit(run)

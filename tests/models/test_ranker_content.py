@@ -16,7 +16,7 @@ import talerec as tr
 from talerec.artifact import Bundle, read_artifact, write_artifact
 from talerec.data import Histories
 from talerec.errors import ArtifactError, TalerecError
-from talerec.models.core import rank_targets, rank_top
+from talerec.models.core import ITEM_COLUMNS, rank_targets, rank_top
 from talerec.runtime import Array
 
 pytest.importorskip("lightgbm")
@@ -220,6 +220,15 @@ def test_a_damaged_ranker_is_refused(
     arrays = {**bundle.arrays, f"aside_{name}": change}
     write_artifact(tmp_path / "bad.tale", Bundle(bundle.facts, arrays, bundle.tables))
     with pytest.raises(ArtifactError, match="the model of content is another part"):
+        tr.load(tmp_path / "bad.tale", verify=True)
+
+
+def test_a_ranker_without_its_item_table_is_refused(model: tr.Ranker, tmp_path: Path) -> None:
+    bundle = read_artifact(model.save(tmp_path / "r.tale"))
+    training = {k: v for k, v in bundle.facts["training"].items() if k != ITEM_COLUMNS}
+    facts = {**bundle.facts, "training": training, "has_item_info": False}
+    write_artifact(tmp_path / "bad.tale", Bundle(facts, bundle.arrays, bundle.tables))
+    with pytest.raises(ArtifactError, match="the item table is missing"):
         tr.load(tmp_path / "bad.tale", verify=True)
 
 

@@ -30,7 +30,7 @@ from talerec.serve.model import ServedModel, learnable
 from talerec.serve.process import learner as learning
 from talerec.serve.process.supervisor import Supervisor
 from talerec.serve.users import UserHistories, trained_seq
-from talerec.store import Event, EventTail, Store
+from talerec.store import Event, EventTail, IdKinds, Store
 from waiting import LONG_S, until
 
 DAY = 86_400 * 10**6
@@ -58,6 +58,21 @@ def parts(log: tr.Log) -> tuple[tr.Log, list[Event]]:
     new = every.filter(pl.col("timestamp") >= cut).sort("timestamp")
     first = tr.Log.from_frame(old, time_unit="us")
     return first, [Event(str(user), str(item), when) for user, item, when in new.iter_rows()]
+
+
+def test_an_event_with_two_foreign_ids_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    ids = {"user_id": ["7", "a", "b", "8", "9"], "item_id": ["1", "2", "x", "y", "07"]}
+    events = pl.DataFrame({**ids, "timestamp": [0, 1, 2, 3, 4]})
+    for kinds, selected, text in (
+        (IdKinds("integer", "integer"), [0], "4 events are left out: their ids are not integers"),
+        (IdKinds("text", "integer"), [0, 1], "3 events"),
+        (IdKinds("integer", "text"), [0, 3, 4], "2 events"),
+        (IdKinds("text", None), [0, 1, 2, 3, 4], ""),
+    ):
+        caplog.clear()
+        assert learning._drop_non_integer_ids(events, kinds).equals(events[selected])
+        messages = [record.getMessage()[: len(text)] for record in caplog.records]
+        assert messages == ([text] if text else [])
 
 
 def same_answers(path: Path, expected: tr.Model, users: list[Any]) -> bool:

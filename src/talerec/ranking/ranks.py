@@ -46,7 +46,7 @@ _ALL_ITEMS = np.empty(0, np.uint8)
 
 
 class Mask(NamedTuple):
-    """The items that the top k lists of queries must not contain."""
+    """What top k lists may contain: flags of allowed items, and each query's history to hide."""
 
     allowed: Array  # uint8 per item, 0 for an item that is not allowed; empty allows all
     start: Array  # query q has the history item[start[q]:stop[q]]
@@ -67,7 +67,7 @@ class Mask(NamedTuple):
 
 @template
 def borrow_query(query: QueryArrays) -> QueryArrays:
-    """Return the queries with arrays that innermost loops read without reference counts.
+    """Return the queries with arrays that Numba does not reference-count, for innermost loops.
 
     The caller keeps the original arrays alive.
     """
@@ -76,9 +76,10 @@ def borrow_query(query: QueryArrays) -> QueryArrays:
 
 @template
 def borrow_mask(mask: Mask) -> Mask:
-    """Return the mask with arrays that innermost loops read without reference counts.
+    """Return the mask with arrays that Numba does not reference-count, for innermost loops.
 
-    The caller keeps the original arrays alive. A mask has the items that lists must not contain.
+    The caller keeps the original arrays alive. A mask has flags of allowed items, and each query's
+    history, which lists may have to leave out.
     """
     start, stop, item = borrow(mask.start), borrow(mask.stop), borrow(mask.item)
     return Mask(borrow(mask.allowed), start, stop, item, mask.hide)

@@ -58,8 +58,8 @@ class LogStats:
     time_range: tuple[int, int]  # of the first row and the last, microseconds
     unit: str  # that times were read in
     is_numeric: bool  # users are text, and all of them whole numbers
-    mean_weight: float | None  # of the rows; None if all weights are equal
-    weight_unit: float | None  # mean weight even if all are equal; None if rows have no weights
+    mean_weight: float | None  # mean row weight; None if rows have no weights or equal ones
+    weight_unit: float | None  # mean row weight even if all are equal; None without weights
 
     @property
     def n_rows(self) -> int:
@@ -264,8 +264,8 @@ class ClusterLog(NamedTuple):
         """Return what a saved model stores about its training rows, by name.
 
         Keys: users, items, rows (counts), first_time, last_time (microseconds), ties (order of
-        simultaneous rows), time_read_as (unit of the times in the files); weighed (True if weights
-        differ) and weight_unit (mean weight) if rows have weights.
+        simultaneous rows), time_read_as (unit of the times in the files); weighed (True) if row
+        weights differ; weight_unit (mean row weight) if rows have weights, even equal ones.
         """
         stats, first_and_last = self.stats, self.stats.time_range
         sizes = self.rows.map_arrays("sizes", self.n_partitions)

@@ -193,14 +193,16 @@ def _sum_owner_entries(
 
 
 def save_triangle_block(triangle: CSR, lo: int, block: int, folder: str) -> None:
-    """Save the sums of a block of owners, a range of items that begins with rank `lo`.
+    """Save the entries of G and K of a block of owners, items in order of popularity.
 
-    triangle: a row per owner (the rarer item of a pair owns it), a column per other item, and three
-    values per entry: G, K into the owner (as target), K out of it (as source). Arrays are saved as
-    `{name}-{block}` in `folder`: entries of G off the diagonal and their counts, its diagonal,
-    entries of K, and sums over K that measure how asymmetric it is. G = S'S and K = S'T are those
-    of the normal equations: S and T have, per training example, the weights of its source and its
-    target items.
+    The first owner has rank `lo`. Each pair of items is stored once, in the row of its rarer item
+    (the owner): `triangle` has a row per owner, a column per other item, and three values per
+    entry: G, K into the owner (as target), K out of it (as source; 0 on the diagonal). Arrays are
+    saved as `{name}-{block}` in `folder`: entries of G off the diagonal and their counts per row
+    and column, its diagonal, entries of K, their counts (see `count_k_entries`), and the sums that
+    `DirectionStats` needs: ||K - K'||^2, sum of K, trace of K, trace of G. G = S'S and K = S'T are
+    those of the normal equations: S and T have, per training example, the weights of its source and
+    its target items.
     """
     indptr, column, value = triangle
     n_owners = len(indptr) - 1
@@ -229,7 +231,7 @@ def save_triangle_block(triangle: CSR, lo: int, block: int, folder: str) -> None
     sums = np.stack([np.bincount(row[is_k], term, n_owners) for term in terms], axis=1)
     n_self = np.count_nonzero(into[is_self])
     n_into, n_out = np.count_nonzero(into) - n_self, np.count_nonzero(out)
-    arrays["sums"] = np.append(sums.sum(axis=0), diagonal.sum())  # as `DirectionStats` needs them
+    arrays["sums"] = np.append(sums.sum(axis=0), diagonal.sum())
     arrays["k_counts"] = np.array([n_into, n_out, len(into) - n_self, n_self])
     for name, array in arrays.items():
         messages.save_array(folder, f"{name}-{block}", array)
@@ -338,12 +340,12 @@ def unpack_target_entries(
 
 
 def load_owned_entries(plan: SolvePlan, lo: int, hi: int) -> tuple[Array, Array, Array]:
-    """Return targets, sources and values of entries of K + share K' with targets lo..hi.
+    """Return targets, sources and values of entries of K + share K' with targets lo to hi - 1.
 
-    K = S'T is source x target, K' its transpose; share is plan.share. Only of pairs that the target
-    owns as their rarer item; they are read from the files of the blocks (ranges) of owners. K is
-    the right-hand side of the normal equations: S and T have, per training example, the weights of
-    its source and its target items.
+    K = S'T is source x target, K' its transpose; share is plan.share. Only entries whose target is
+    the rarer item of the pair (its owner) are returned, read from the files of the blocks (ranges)
+    of owners; `send_target_entries` sends the other entries. K is the right-hand side of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
     owners = plan.owners
     first, last = np.searchsorted(owners, lo, "right") - 1, np.searchsorted(owners, hi, "left")

@@ -232,23 +232,27 @@ def store(stage: FirstStage, text: str, trained: LearnedTrees) -> Weights:
 
 
 def _restore_content(
-    array: Array | None, fitted: Fitted, parts: Sequence[Model], times: ItemTimes
+    part_index: Array | None, fitted: Fitted, parts: Sequence[Model], times: ItemTimes
 ) -> ContentStage | None:
-    """Return what a fit knows of the content of items; None if it took none in.
+    """Return the content stage of a loaded model; None if its fit used no item features.
 
-    array: the number of the model of content among the parts, as it is stored.
+    The stage has the item features and the content model among `parts`. part_index: the stored
+    position of that model in `parts`, shape (1,). TalerecError if it is another part's, or if the
+    model's item table is missing or has other columns.
     """
-    if array is None:
+    if part_index is None:
         return None
-    is_number = array.shape == (1,) and array.dtype.kind in "iu"
-    require(is_number and find_content(parts) == array[0], "the model of content is another part")
-    types = [ItemColumn(**column) for column in fitted.training.get(ITEM_COLUMNS, [])]
-    names = () if fitted.info is None else fitted.info.columns
-    require(all(each.name in names for each in types), "the item table has other columns")
-    assert fitted.info is not None
-    table = ItemTable.read(fitted.info, types)
-    counts = np.diff(times.indptr)
-    return ContentStage.build(table, parts, counts, int(fitted.training["last_time"]))
+    is_index = part_index.shape == (1,) and part_index.dtype.kind in "iu"
+    is_content = is_index and find_content(parts) == part_index[0]
+    require(is_content, "the model of content is another part")
+    if fitted.info is None:
+        raise TalerecError("the item table is missing")
+    columns = [ItemColumn(**column) for column in fitted.training.get(ITEM_COLUMNS, [])]
+    has_columns = all(column.name in fitted.info.columns for column in columns)
+    require(has_columns, "the item table has other columns")
+    table = ItemTable.read(fitted.info, columns)
+    item_counts = np.diff(times.indptr)
+    return ContentStage.build(table, parts, item_counts, int(fitted.training["last_time"]))
 
 
 def _tree_text(codes: Array | None) -> bytes:

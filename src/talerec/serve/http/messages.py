@@ -228,15 +228,13 @@ def split_model_name(query: bytes) -> tuple[str | None, bytes]:
 def _parse_query(query: bytes) -> list[tuple[str, str]]:
     """Return the (name, value) pairs of a query string; ApiError 400 if it is not UTF-8.
 
-    Names may be repeated, and blank values are retained.
+    Both the bytes and the percent-encoded bytes of names and values must be UTF-8. Names may be
+    repeated; values may be blank, and a name without "=" has a blank value.
     """
     try:
-        return parse_qsl(query.decode("ascii"), True, True, errors="strict")
-    except ValueError:
-        pairs = parse_qsl(query.decode("latin-1"), True, errors="replace")
-        if any("\N{REPLACEMENT CHARACTER}" in value for _, value in pairs):
-            raise ApiError(400, "malformed_query", "the query string is not UTF-8") from None
-        return pairs
+        return parse_qsl(query.decode(), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise ApiError(400, "malformed_query", "the query string is not UTF-8") from None
 
 
 # -- responses -------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def learn(
                 return None
             deleted_users = set(store.read_deletions(seq))
             events = _read_events(store, seq, meta.seq, feedback)
-            events = _drop_other_kinds(events, store.id_kinds())
+            events = _drop_non_integer_ids(events, store.id_kinds())
         bundle = read_artifact(path)
         if bundle.facts["version"] != manifest["version"]:
             raise ReplacedArtifactError("was replaced by another process meanwhile", path)
@@ -207,22 +207,21 @@ def _read_items(store: Store) -> ItemChanges:
     return tail.changes(0)
 
 
-def _drop_other_kinds(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
-    """Return the events without those whose ids are no integers where integers are recorded.
+def _drop_non_integer_ids(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
+    """Return the events without ids that are not integers, where the store records integers.
 
     `events` has ids as text in the columns user_id and item_id; `kinds` are those of the event
-    store. An older version of the service accepted every id.
+    store. An older version of the service accepted every id. Logs the number of dropped events.
     """
     is_integer = [
-        events[name].cast(pl.Int64, strict=False).cast(pl.String) == events[name]
+        pl.col(name).cast(pl.Int64, strict=False).cast(pl.String) == pl.col(name)
         for name, kind in zip((columns.USER, columns.ITEM), kinds, strict=True)
         if kind == "integer"
     ]
-    for column in is_integer:
-        n_dropped = len(column) - int(column.fill_null(False).sum())
-        if n_dropped:
-            logger.warning("%d events are left out: their ids are not integers", n_dropped)
-    return events.filter(*is_integer) if is_integer else events
+    selected = events.filter(*is_integer) if is_integer else events
+    if n_dropped := len(events) - len(selected):
+        logger.warning("%d events are left out: their ids are not integers", n_dropped)
+    return selected
 
 
 # -- the new model ---------------------------------------------------------------------------------

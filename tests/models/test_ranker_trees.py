@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from talerec.errors import TalerecError
-from talerec.models.ranker.tree_walks import TreeArrays
+from talerec.models.ranker.tree_scores import TreeArrays, goes_left
 from talerec.models.ranker.trees import Trees, parse_trees, trim_text
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -47,6 +47,40 @@ def text(learned) -> bytes:
 def test_walking_gives_lightgbms_scores_to_the_last_bit(learned, text):
     booster, rows = learned
     np.testing.assert_array_equal(parse_trees(text, NAMES).predict(rows), booster.predict(rows))
+
+
+@pytest.mark.parametrize("missing", [{"zero_as_missing": True}, {"use_missing": False}])
+def test_trees_that_take_zeros_or_nothing_for_missing(learned, missing):
+    _, rows = learned
+    target = (np.nan_to_num(rows[:, 0]) > np.nan_to_num(rows[:, 3])).astype(int)
+    params = {"objective": "regression", "num_leaves": 32, "min_data_in_leaf": 3, "verbose": -1}
+    data = lightgbm.Dataset(rows, target, feature_name=NAMES)
+    booster = lightgbm.train({**params, **missing, "num_threads": 1}, data, 20)
+    trees = parse_trees(trim_text(booster.model_to_string()), NAMES)
+    kind = {"zero_as_missing": 1, "use_missing": 0}[next(iter(missing))]
+    assert (trees.arrays.decision >> 2 == kind).any()
+    tiny = np.float32([[1e-36] * 8, [-1e-36] * 8, [2e-35] * 8, [np.inf] * 8, [-np.inf] * 8])
+    some = np.concatenate([rows, tiny])
+    np.testing.assert_array_equal(trees.predict(some), booster.predict(some))
+
+
+@pytest.mark.parametrize(
+    "threshold", [0.1, -0.1, 1e300, -1e300, math.inf, 1e-50, -1e-50, 2**24 + 1]
+)
+@pytest.mark.parametrize("decision", [0, 4, 6, 8, 10])  # what is missing, and where it goes
+def test_a_condition_is_that_of_the_threshold_in_double_precision(threshold, decision):
+    node = np.zeros(1, np.int32)
+    tree = TreeArrays(
+        np.array([0, 1]), np.array([0, 2]), node, np.array([threshold]),
+        np.array([decision], np.uint8), np.int32([-1]), np.int32([-2]), node - 1, np.full(1, 9.0),
+        np.array([3.0, 5.0]), np.array([4.0, 5.0]), np.zeros(2, np.int32),
+    )  # fmt: skip
+    limit = np.clip([threshold], -3e38, 3e38).astype(np.float32)
+    near = [np.nextafter(limit, np.float32(side)) for side in (-np.inf, np.inf)]
+    others = np.float32([np.nan, 0, -0.0, 1e-36, np.inf, -np.inf])
+    numbers = np.concatenate([limit, *near, others])
+    expected = [3.0 if goes_left(float(x), threshold, decision) else 5.0 for x in numbers]
+    assert Trees(tree).predict(numbers[:, None]).tolist() == expected
 
 
 def test_contributions_are_lightgbms_and_add_up(learned, text):
@@ -143,6 +177,7 @@ HOSTILE = {
     "categories": (change(r"^num_cat=0", "num_cat=1"), "categories"),
     "an unknown decision": (change(r"^decision_type=\S+", "decision_type=64"), "unknown decision"),
     "too many leaves": (change(r"^num_leaves=\d+", "num_leaves=2000000000"), "leaves"),
+    "a leaf too many": (change(r"^num_leaves=\d+", "num_leaves=33"), "have 33 leaves"),
     "no leaves": (change(r"^num_leaves=\d+", "num_leaves=0"), "leaves"),
     "fewer leaves": (change(r"^num_leaves=\d+", "num_leaves=3"), "other length"),
     "linear leaves": (change(r"^is_linear=0", "is_linear=1"), "linear"),

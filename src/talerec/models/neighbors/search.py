@@ -12,6 +12,7 @@ from talerec.ranking import Query, SequenceBlock, Weights, list_latest_rows
 from talerec.runtime import (
     Array,
     Arrays,
+    borrow,
     kernel,
     kth_largest,
     run_chunks,
@@ -22,6 +23,7 @@ from talerec.runtime import (
 
 _CHUNK = 64  # queries per task of a thread
 _MAX_ENTRIES = 2**22  # neighbors in memory at a time
+_ROOM = 17  # sixteenths of the users that are expected to be enough, which are looked at
 _SCAN = 16  # users per neighbor up to which looking at all of them is faster than sorting
 
 
@@ -170,14 +172,16 @@ def _add_users_of(
     added; entries (rows of the index, ascending) from `end` on are left. Changes `shared` in place:
     users who share an item with the query, their weights, and for each its first shared entry.
     """
-    count = shared.n_users[0]
-    while x < index.item_indptr[i + 1] and index.entries[x] < end:
-        u = index.user[index.entries[x]]
-        if shared.entry[u] < 0:
-            shared.entry[u] = index.entries[x]
-            shared.user[count] = u
+    count, last = shared.n_users[0], index.item_indptr[i + 1]
+    entries, user_of = borrow(index.entries), borrow(index.user)
+    users, first_entry, weights = borrow(shared.user), borrow(shared.entry), borrow(shared.weight)
+    while x < last and entries[x] < end:
+        u = user_of[entries[x]]
+        if first_entry[u] < 0:
+            first_entry[u] = entries[x]
+            users[count] = u
             count += 1
-        shared.weight[u] += weight
+        weights[u] += weight
         x += 1
     shared.n_users[0] = count
     return x
@@ -202,15 +206,18 @@ def _add_shared_items(
     position = np.empty(n_items, np.int64)
     for x in range(n_items):
         position[x] = index.item_indptr[queries.item[rows[x]]]
-    n_recent = min(options.sample, n_users) if options.sample > 0 else n_users
+    n_recent = min(_ROOM * options.sample // 16, n_users) if options.sample > 0 else n_users
     while True:
         for x in range(n_items):
             weight, item = np.exp(-(stop - 1 - rows[x]) / options.recency), queries.item[rows[x]]
             end = index.indptr[n_recent]
             position[x] = _add_users_of(index, position[x], item, end, weight, shared)
-        if n_recent == n_users or shared.n_users[0] >= options.sample:
+        count = shared.n_users[0]
+        if n_recent == n_users or count >= options.sample:
             return n_items, n_recent
-        n_recent = min(2 * n_recent, n_users)
+        # as many as would be enough if further users shared items as often as those so far
+        enough = _ROOM * n_recent * options.sample // (16 * max(count, 1)) + 1
+        n_recent = min(enough, 2 * n_recent, n_users)
 
 
 @template

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.models.ranker.tree_walks import TreeArrays, goes_left
+from talerec.models.ranker.tree_scores import TreeArrays, goes_left
 from talerec.runtime import Array, borrow, kernel, template
 
 _MAX_BITS = 10  # different features on a path up to which all cases are stored

@@ -1,8 +1,8 @@
-"""Gradient-boosted trees: LightGBM's text parsed and checked, walked and explained.
+"""Gradient-boosted trees: LightGBM's text parsed and checked, scored and explained.
 
 LightGBM is needed to learn trees. Loaded trees are never passed to it: the text is parsed into
-arrays, every index and number is checked, and our own kernels walk them (`tree_walks`) and explain
-scores (`tree_shap`).
+arrays, every index and number is checked, and our own kernels compute scores (`tree_scores`) and
+explain them (`tree_shap`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from talerec.errors import TalerecError
+from talerec.models.ranker.tree_scores import MAX_LEAVES, TreeArrays, TreeMasks
 from talerec.models.ranker.tree_shap import TreeExplainer
-from talerec.models.ranker.tree_walks import TreeArrays, TreeWalker
 from talerec.runtime import Array
 
 _MAX_BYTES = 64 * 2**20  # of the text of all trees
 _MAX_TREES = 5000
-_MAX_LEAVES = 1024  # of one tree
 _MAX_LINE = 2**20  # characters
 _END = "end of trees"
 
@@ -55,9 +54,9 @@ class Trees:
         return float((np.add.reduceat(values * sizes, starts[:-1]) / counts).sum())
 
     @cached_property
-    def _walker(self) -> TreeWalker:
-        """The trees as a table that rows of features walk."""
-        return TreeWalker.build(self.arrays)
+    def _masks(self) -> TreeMasks:
+        """The trees as masks of leaves, which scores are computed with."""
+        return TreeMasks.build(self.arrays)
 
     @cached_property
     def _explainer(self) -> TreeExplainer:
@@ -66,7 +65,7 @@ class Trees:
 
     def predict(self, rows: Array) -> Array:
         """Return the score of each row of features (float64): the sum of its leaves' values."""
-        return self._walker.predict(rows)
+        return self._masks.predict(rows)
 
     def contributions(self, rows: Array) -> Array:
         """Return what each feature (column) adds to the score of each row (TreeSHAP, float64).
@@ -148,7 +147,7 @@ def _parse_tree(section: dict[str, str], n_features: int) -> tuple[Array, ...]:
     section: the tree's lines by name. TalerecError for numbers that no tree can have.
     """
     n_leaves = int(_parse_numbers(section, "num_leaves", 1)[0])
-    _require(1 <= n_leaves <= _MAX_LEAVES, f"have {n_leaves} leaves")
+    _require(1 <= n_leaves <= MAX_LEAVES, f"have {n_leaves} leaves")
     _require(section.get("num_cat") == "0", "have categories")
     _require(section.get("is_linear", "0") == "0", "have linear leaves")
     value = _parse_numbers(section, "leaf_value", n_leaves)

@@ -19,8 +19,8 @@ Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
     Personal, LastBasket, TIFUKNN                       what the user took before
-    Content, Ranker        items by their content; a second stage over other models
     Content                   items by text, categories, numbers and vectors of the item table
+    Ranker                    a second stage: trees that order the candidates of several models
     SASRec, GSASRec, ESASRec, GRU4Rec, BERT4Rec, DuoRec, FEARec, BSARec, TiSASRec, TCPSRec,
     TiCoSeRec, LinRec, LRURec, HSTU     neural models (they need torch)
     Blend                     a weighted sum of several models

@@ -49,7 +49,7 @@ demo: .venv/.ready
 	@$(BIN)/talerec demo
 
 test: $(READY) $(if $(filter all,$(EXTRAS)),.venv/.browser)
-	@EXTRAS=$(EXTRAS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --durations 25
+	@EXTRAS=$(EXTRAS) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 25
 
 .venv/.ready-docs: .venv/.python pyproject.toml constraints.txt
 	@$(PIP) -e ".[docs,serve]"

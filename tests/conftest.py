@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, settings
 
 import bare
 
-#: Idle threads of torch sleep: two workers on two cores would wait for each other's spinning.
+#: Idle threads of torch sleep, and BLAS starts none: test workers use all cores already, and would
+#: wait for each other's spinning. In the fit of a ranker, threads of BLAS double the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: The same examples in every run, without a deadline, so that a failure can be repeated.
 #: `pytest --hypothesis-profile=search` looks for other examples.
@@ -66,5 +68,36 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first, so that short ones are left for workers that run out of work."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Run groups with slow tests first, so that short ones are left for workers without work."""
+    slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+
+    def place(item: pytest.Item) -> tuple[bool, bool, str]:
+        group = group_of(item.nodeid)
+        return group not in SHARED, group not in slow, group
+
+    items.sort(key=place)
+
+
+#: Folders whose tests share something expensive: a Spark cluster, a service behind a browser.
+SHARED = ("tests/spark/", "tests/serve/page/")
+
+
+def group_of(node_id: str) -> str:
+    """Return which tests a test runs with, in one worker: those of its file, or of its folder."""
+    return next((s for s in SHARED if node_id.startswith(s)), node_id.partition("::")[0])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, give workers whole groups: what tests share is made once."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class GroupScheduling(LoadFileScheduling):
+        """Gives the tests of a group to one worker, groups in the order of collection."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)

@@ -164,12 +164,17 @@ def test_a_ranker_is_compared_with_a_candidate_on_arriving_events(model, tmp_pat
 # -- context ---------------------------------------------------------------------------------------
 
 
-def test_context_is_said_in_requests_and_user_columns_are_known(tmp_path):
-    """The service answers as the library does, with a device said and with users' ages."""
-    frame = device_frame()
+@pytest.fixture(scope="module")
+def context_model() -> tr.Ranker:
+    """A ranker of rows with a device and users with an age."""
     ages = pl.DataFrame({"user_id": range(250), "age": [20, 60] * 125})
-    log = tr.Log.from_frame(frame, context=["device"]).with_users(ages)
-    model = tr.Ranker(parts="markov,popular", candidates=40).fit(log)
+    log = tr.Log.from_frame(device_frame(), context=["device"]).with_users(ages)
+    return tr.Ranker(parts="markov,popular", candidates=40).fit(log)
+
+
+def test_context_is_said_in_requests_and_user_columns_are_known(context_model, tmp_path):
+    """The service answers as the library does, with a device said and with users' ages."""
+    model = context_model
     local = Local(model.save(tmp_path / "m.tale"), tmp_path)
     for context in (None, {"device": "phone"}, {"device": "desk", "age": 60}, {"age": None}):
         frame = model.recommend([7], 8, context=context)
@@ -194,9 +199,8 @@ def test_context_is_said_in_requests_and_user_columns_are_known(tmp_path):
         assert len(str(reply.json["error"]["message"])) < 300
 
 
-def test_events_of_a_store_carry_no_context(tmp_path):
-    log = tr.Log.from_frame(device_frame(), context=["device"])
-    model = tr.Ranker(parts="markov,popular", candidates=40).fit(log)
+def test_events_of_a_store_carry_no_context(context_model, tmp_path):
+    model = context_model
     path = model.save(tmp_path / "m.tale", updatable=True)
     address = f"sqlite:///{tmp_path}/shop.db"
     with Store.open(address) as store:
@@ -204,4 +208,4 @@ def test_events_of_a_store_carry_no_context(tmp_path):
         assert learning.learn(path, address, 0)["how"] == "update"
     device = tr.load(path).fitted.log.context[0]
     assert int((device.codes < 0).sum()) == 20
-    assert len(device.codes) == log.rows + 20
+    assert len(device.codes) == model.fitted.log.rows + 20

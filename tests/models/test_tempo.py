@@ -317,7 +317,7 @@ def test_simultaneous_rows_of_one_item_are_subtracted_once():
 
 
 def share_by_hand(G, K, shrinkage=1.0, simultaneous=0.0):
-    """What is left to chance of the difference between two directions, pair by pair."""
+    """What is left to chance of the difference of two directions, pair by pair, in float32."""
     n = len(K)
     mean_weight = np.trace(G) / K.sum()
     difference = expected = 0.0
@@ -328,7 +328,7 @@ def share_by_hand(G, K, shrinkage=1.0, simultaneous=0.0):
                 expected += mean_weight * (K[i, j] + K[j, i])
     expected = max(expected - 2 * mean_weight * simultaneous, 0.0)
     chance = min(shrinkage * expected / difference, 1.0)
-    return chance / (2 - chance)
+    return float(np.float32(chance / (2 - chance)))
 
 
 @pytest.mark.parametrize("same_time", ["auto", "joint", "ordered"])

@@ -27,11 +27,11 @@ def test_indices_are_sorted(values):
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (3, 3), (4, 5)])
-def test_the_squared_distance_is_that_of_the_dense_matrices(seeds):
+def test_squared_distances_of_rows_are_those_of_the_dense_matrices(seeds):
     left, right = (random_matrix(seed) for seed in seeds)
-    expected = ((left.toarray() - right.toarray()) ** 2).sum()
-    distance = csr.squared_distance(csr.csr_rows(left), csr.csr_rows(right))
-    np.testing.assert_allclose(distance, expected, rtol=1e-12)
+    expected = ((left.toarray() - right.toarray()) ** 2).sum(axis=1)
+    distances = csr.squared_distances(csr.csr_rows(left), csr.csr_rows(right))
+    np.testing.assert_allclose(distances, expected, rtol=1e-12)
 
 
 def test_rows_are_written_into_a_dense_array():

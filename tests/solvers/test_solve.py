@@ -322,7 +322,7 @@ def test_sources_are_dropped_only_if_their_rows_have_more_than_65_536_entries(ex
         CSR(empty, empty, empty), lengths, CSR(empty, empty, empty), np.ones(4), empty, empty
     )
     candidates = sources.SourceCandidates(
-        np.array([1.0, 4.0, 3.0, 2.0]), np.arange(4, dtype=np.int32), empty, np.empty(4), empty
+        np.array([1.0, 4.0, 3.0, 2.0]), np.arange(4, dtype=np.int32), empty, np.empty(4)
     )
     count = sources._drop_costly(equations, candidates, 4, 1)
     assert count == 4 * 65_536 // (65_536 + extra)

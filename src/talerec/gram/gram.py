@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime import CSR, Array, Matrix, dense, is_sparse, squared_distance
+from talerec.runtime import CSR, Array, Matrix, dense, is_sparse, squared_distances
 
 
 class DirectionStats(NamedTuple):
@@ -31,13 +31,14 @@ class DirectionStats(NamedTuple):
         squared entries of K - K', `total` the sum of K, `diagonal` and `trace` the sums of the
         diagonals of K and G, `simultaneous` the part of `total` from a user's rows of equal time. c
         lies between 0 (the order of rows tells all) and 1 (nothing). shrinkage multiplies the
-        estimated share of chance; 0 gives c = 0.
+        estimated share of chance; 0 gives c = 0. c is rounded to float32, so that it is the same in
+        whichever order the sums are added: on one machine or on a cluster.
         """
         if not (shrinkage and self.total and self.asymmetry):
             return 0.0
         expected = 2 * self.trace * max(1 - (self.diagonal + self.simultaneous) / self.total, 0.0)
         chance = min(shrinkage * expected / self.asymmetry, 1.0)
-        return chance / (2 - chance)
+        return float(np.float32(chance / (2 - chance)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,7 +187,8 @@ def _squared_distance(left: Matrix, right: Matrix) -> float:
         return float(((left - right) ** 2).sum())
     for matrix in (left, right):
         matrix.sort_indices()
-    return float(squared_distance(*(CSR(m.indptr, m.indices, m.data) for m in (left, right))))
+    rows = (CSR(m.indptr, m.indices, m.data) for m in (left, right))
+    return float(squared_distances(*rows).sum())  # a sum over millions of entries loses digits
 
 
 def _scale(matrix: Matrix, rows: Array, columns: Array) -> Matrix:

@@ -15,7 +15,7 @@ from talerec.runtime.csr import csr_columns as csr_columns
 from talerec.runtime.csr import csr_rows as csr_rows
 from talerec.runtime.csr import fill_dense as fill_dense
 from talerec.runtime.csr import sort_indices as sort_indices
-from talerec.runtime.csr import squared_distance as squared_distance
+from talerec.runtime.csr import squared_distances as squared_distances
 from talerec.runtime.files import atomic_replace as atomic_replace
 from talerec.runtime.files import atomic_write as atomic_write
 from talerec.runtime.files import check_writable as check_writable

@@ -83,13 +83,13 @@ def fill_dense(matrix: CSR, out: Array) -> None:
 
 
 @kernel
-def squared_distance(left: CSR, right: CSR) -> float:
-    """Return the sum of squared differences of two matrices of equal shape.
+def squared_distances(left: CSR, right: CSR) -> Array:
+    """Return, for each row, the sum of squared differences of two matrices of equal shape.
 
     Indices must be ascending in each row; entries that are not stored are 0.
     """
-    total = 0.0
-    for i in range(len(left.indptr) - 1):
+    totals = np.zeros(len(left.indptr) - 1)
+    for i in range(len(totals)):
         x, x_end = left.indptr[i], left.indptr[i + 1]
         y, y_end = right.indptr[i], right.indptr[i + 1]
         while x < x_end and y < y_end:
@@ -101,12 +101,12 @@ def squared_distance(left: CSR, right: CSR) -> float:
             if second <= first:
                 difference -= right.values[y]
                 y += 1
-            total += difference * difference
+            totals[i] += difference * difference
         for z in range(x, x_end):
-            total += left.values[z] ** 2
+            totals[i] += left.values[z] ** 2
         for z in range(y, y_end):
-            total += right.values[z] ** 2
-    return total
+            totals[i] += right.values[z] ** 2
+    return totals
 
 
 # -- M + M' ----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from talerec.solvers.sources import (
     choose_sources,
     clear_column,
     new_candidates,
+    round_sum,
     set_column,
 )
 
@@ -45,12 +46,15 @@ class TargetColumns(NamedTuple):
 class SupportSystem(NamedTuple):
     """Scratch: the equations A b = right of one target's support, and their solution.
 
-    The support are the source items that are solved together, in the order of their ranks (the
-    solver's item numbers). They are a part of the normal equations (G + diag(penalty)) B = K.
+    The support are the source items that are solved together; the sources *outside* get a step
+    from their solution. Both are parts of the normal equations (G + diag(penalty)) B = K, in the
+    order in which K lists them: it does not depend on ranks (the solver's item numbers), so that
+    one machine and a cluster, whose ranks differ, add the same numbers in the same order.
     """
 
-    position: Array  # of a rank in the support, from 1; zeros between targets
-    A: Array  # G of the support below the diagonal, shifted by one column
+    slot: Array  # of a rank: its column of `A`; zeros between targets
+    A: Array  # G of the support (rows, and columns from 1), then of the sources outside (columns)
+    G_outside: Array  # G of the sources outside (rows) and the support (columns from 1)
     L: Array  # Cholesky factor, with 1 / L_pp on the diagonal
     diagonal: Array  # of G plus the penalty
     right: Array  # the target's entries of K
@@ -58,38 +62,78 @@ class SupportSystem(NamedTuple):
 
 
 class OutsideStep(NamedTuple):
-    """Scratch for one descent step of a target's sources outside its support, by rank.
+    """Scratch for one descent step of a target's sources outside its support.
 
     The support of a target are the sources solved together; a rank is the solver's number of an
-    item. All arrays have an entry per rank and are 0 between targets.
+    item.
     """
 
-    residual: Array  # of the sources' normal equations, then divided by the diagonal
-    weight: Array  # of the sources in the support
-    is_outside: Array  # 1 for a source outside the support
+    sources: Array  # the sources outside the support, as ranks
+    residual: Array  # of their equations, divided by the diagonal; by rank, 0 between targets
 
 
 # -- the support -----------------------------------------------------------------------------------
 
 
 @template
-def _gather(lower: CSR, support: Array, size: int, position: Array, A: Array) -> None:
-    """Write A[p, q + 1] = G[support[p], support[q]] for q < p; support[:size] ascends.
+def _list_outside(candidates: SourceCandidates, count: int, size: int, system: SupportSystem,
+                  step: OutsideStep) -> int:  # fmt: skip
+    """Number the columns of a target's sources in system.slot; return how many are outside.
 
-    lower: G below the diagonal. position: scratch, one entry per item, 0 on entry and on return.
-    A row of the triangle holds lower ranks only, so every pair is in one row, the shorter of its
-    two, and lands below the diagonal. The row is scanned without a branch: what is not in the
-    support lands in column 0.
+    The support, candidates.support[:size], gets the columns from 1 on, in its order. The other
+    ranks in candidates.sources[:count] get the columns behind them, and go to step.sources.
     """
     for p in range(size):
-        position[support[p]] = p + 1
+        system.slot[candidates.support[p]] = p + 1
+    n_outside = 0
+    for c in range(count):
+        r = candidates.sources[c]
+        if system.slot[r] == 0:
+            step.sources[n_outside] = r
+            n_outside += 1
+            system.slot[r] = size + n_outside
+    return n_outside
+
+
+@template
+def _gather_row(lower: CSR, r: int, slot: Array, row: Array) -> None:
+    """Write row r of the lower triangle of G into `row`, each entry to the slot of its column.
+
+    The row of the triangle is scanned without a branch: entries without a slot land in row[0].
+    """
+    for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
+        row[np.uint32(slot[np.uint32(lower.indices[x])])] = lower.values[x]
+
+
+@template
+def _gather(
+    lower: CSR, candidates: SourceCandidates, count: int, size: int, system: SupportSystem,
+    step: OutsideStep,
+) -> int:  # fmt: skip
+    """Write the entries of G that a target needs to system.A and system.G_outside.
+
+    A[p, q + 1] = G[support[p], support[q]] for q < p, with support = candidates.support[:size], and
+    G_outside[o, p + 1] = G[step.sources[o], support[p]], for the sources outside the support, whose
+    number is returned. lower: G below the diagonal. Every pair of items is in one of their two
+    rows, the other of which has a 0.
+    """
+    slot, A, G_outside = system.slot, system.A, system.G_outside
+    n_outside = _list_outside(candidates, count, size, system, step)
     for p in range(size):
-        row = A[p]
-        row[: p + 1] = 0.0
-        for x in unsigned_range(lower.indptr[support[p]], lower.indptr[support[p] + 1]):
-            row[np.uint32(position[np.uint32(lower.indices[x])])] = lower.values[x]
+        A[p, : size + n_outside + 1] = 0.0
+        _gather_row(lower, candidates.support[p], slot, A[p])
+    for o in range(n_outside):
+        slot[step.sources[o]] = 0
+    for o in range(n_outside):
+        G_outside[o, : size + 1] = 0.0
+        _gather_row(lower, step.sources[o], slot, G_outside[o])
     for p in range(size):
-        position[support[p]] = 0
+        slot[candidates.support[p]] = 0
+        for q in range(p):
+            A[p, q + 1] += A[q, p + 1]
+        for o in range(n_outside):
+            G_outside[o, p + 1] += A[p, size + o + 1]
+    return n_outside
 
 
 @reduction
@@ -136,13 +180,12 @@ def _solve_support(
     """Solve for the weights b of one target's support; return K_j'b, how much they explain.
 
     equations: (G + diag(penalty)) B = K. The support are the `size` sources in candidates.support,
-    as ranks (the solver's item numbers); candidates.right has the target's column K_j of K by rank.
-    The weights go to system.weight; the other arrays of `system` are scratch.
+    as ranks (the solver's item numbers), whose entries of G are in system.A; candidates.right has
+    the target's column K_j of K by rank. The weights go to system.weight.
     """
     for p in range(size):
         r = candidates.support[p]
         system.diagonal[p], system.right[p] = equations.diagonal[r], candidates.right[r]
-    _gather(equations.lower, candidates.support, size, system.position, system.A)
     _factor(system.A, system.L, system.diagonal, size)
     _substitute(system.L, system.right, size, system.weight)
     explained = 0.0
@@ -152,6 +195,15 @@ def _solve_support(
 
 
 # -- the sources outside the support ---------------------------------------------------------------
+
+
+@reduction
+def _multiply_entries(row: Array, size: int, vector: Array) -> float:
+    """Return the dot product of row[1 : size + 1] and vector[:size]."""
+    total = 0.0
+    for p in range(size):
+        total += row[p + 1] * vector[p]
+    return total
 
 
 @reduction
@@ -167,96 +219,33 @@ def _multiply_row(lower: CSR, r: int, vector: Array) -> float:
 
 
 @template
-def _subtract_support(
-    lower: CSR, candidates: SourceCandidates, size: int, weight: Array, step: OutsideStep
-) -> None:
-    """Subtract G_ik b_k from the residual of each source i outside the support, in place.
-
-    The support are the `size` sources that are already solved. b_k: weight[p] of the source k =
-    candidates.support[p]; also written to step.weight by rank. Only pairs (i, k) that are stored in
-    row k of the lower triangle of G are subtracted here. Flags step.is_outside of the support are
-    set to 0.
-    """
-    for p in range(size):
-        step.weight[candidates.support[p]] = weight[p]
-        step.is_outside[candidates.support[p]] = 0
-    for p in range(size):
-        r = candidates.support[p]
-        for x in unsigned_range(lower.indptr[r], lower.indptr[r + 1]):
-            if step.is_outside[np.uint32(lower.indices[x])]:
-                step.residual[np.uint32(lower.indices[x])] -= lower.values[x] * weight[p]
-
-
-@template
-def _divide_residuals(
-    equations: NormalEquations, candidates: SourceCandidates, count: int, step: OutsideStep
-) -> float:
-    """Turn residuals r into d = r / D in step.residual, outside the support; return d'Dd.
-
-    The support are the sources of target j that are already solved, with weights b. r_i = K_ij -
-    sum over the support of G_ik b_k, of which step.residual has the pairs stored in rows k; D is
-    the diagonal of G + diag(penalty). The first `count` candidates.sources are read. equations: (G
-    + diag(penalty)) B = K, with G below the diagonal.
-    """
-    alone = 0.0
-    for c in range(count):
-        r = candidates.sources[c]
-        if step.is_outside[r]:
-            product = _multiply_row(equations.lower, r, step.weight)
-            total = candidates.right[r] + step.residual[r] - product
-            step.residual[r] = total / equations.diagonal[r]
-            alone += step.residual[r] * total
-    return alone
-
-
-@template
-def _sum_overlap(lower: CSR, candidates: SourceCandidates, count: int, step: OutsideStep) -> float:
-    """Return half of d'Gd without G's diagonal: the sum of d_r G_rs d_s over pairs s < r.
-
-    d is step.residual, the step of each source r outside the support (the sources solved exactly);
-    it is 0 for all other ranks, so they add nothing. The first `count` candidates.sources are
-    visited, as ranks (the solver's item numbers); step.is_outside flags those outside the support.
-    lower: G below the diagonal, by rank. `_step_outside` shortens the common step by this overlap,
-    since sources explain partly the same.
-    """
-    overlap = 0.0
-    for c in range(count):
-        r = candidates.sources[c]
-        if step.is_outside[r]:
-            overlap += step.residual[r] * _multiply_row(lower, r, step.residual)
-    return overlap
-
-
-@template
 def _step_outside(
-    equations: NormalEquations,
-    candidates: SourceCandidates,
-    count: int,
-    size: int,
-    weight: Array,
-    step: OutsideStep,
-) -> tuple[float, float]:
+    equations: NormalEquations, right: Array, system: SupportSystem, size: int,
+    step: OutsideStep, n_outside: int,
+) -> tuple[float, float]:  # fmt: skip
     """Take one step of steepest descent for a target's sources outside the support.
 
-    equations: (G + diag(penalty)) B = K, of which column j is the target's. The support are
-    candidates.support[:size], already solved with weights b = `weight`; all sources are
-    candidates.sources[:count], as ranks (the solver's item numbers).
+    equations: (G + diag(penalty)) B = K, of which `right` is the target's column by rank. The
+    support are `size` sources, already solved with weights b = system.weight; the sources outside
+    are step.sources[:n_outside], as ranks (the solver's item numbers), with their entries of G in
+    system.G_outside.
     Source i moves along the residual of its normal equation over its diagonal, d_i = (K_ij - sum
-    over the support of G_ik b_k) / diagonal_i, left in step.residual (0 in the support). All get d
-    times one factor, the best for them together, since they explain partly the same: d'Dd / d'(G +
-    diag(penalty))d. Returns that factor, and by how much the step lowers the penalised squared
-    error.
+    over the support of G_ik b_k) / diagonal_i, left in step.residual (0 for all other ranks). All
+    get d times one factor, the best for them together, since they explain partly the same: d'Dd /
+    d'(G + diag(penalty))d, with D the diagonal. Returns that factor, and by how much the step
+    lowers the penalised squared error.
     """
-    for c in range(count):
-        step.is_outside[candidates.sources[c]] = 1
-    _subtract_support(equations.lower, candidates, size, weight, step)
-    alone = _divide_residuals(equations, candidates, count, step)
-    overlap = _sum_overlap(equations.lower, candidates, count, step)
-    for c in range(count):
-        step.is_outside[candidates.sources[c]] = 0
-    for p in range(size):
-        step.weight[candidates.support[p]] = 0.0
-    share = alone / (alone + 2 * overlap) if alone > 0.0 else 0.0
+    alone = 0.0
+    for o in range(n_outside):
+        r = step.sources[o]
+        total = right[r] - _multiply_entries(system.G_outside[o], size, system.weight)
+        step.residual[r] = total / equations.diagonal[r]
+        alone += step.residual[r] * total
+    overlap = 0.0  # half of d'Gd without G's diagonal: the pairs of sources of each row
+    for o in range(n_outside):
+        r = step.sources[o]
+        overlap += step.residual[r] * _multiply_row(equations.lower, r, step.residual)
+    share = round_sum(alone / (alone + 2 * overlap)) if alone > 0.0 else 0.0
     return share, share * alone
 
 
@@ -309,21 +298,24 @@ def solve_targets(
     """
     n = len(equations.diagonal)
     widest = min(limits.together, n)
+    most_outside = min(limits.total - limits.together, n)
     candidates = new_candidates(n)
     system = SupportSystem(
-        np.zeros(n, np.int32), np.zeros((widest, widest + 1)), np.zeros((widest, widest)),
+        np.zeros(n, np.int32), np.empty((widest, widest + most_outside + 1)),
+        np.empty((most_outside, widest + 1)), np.zeros((widest, widest)),
         np.empty(widest), np.empty(widest), np.empty(widest),
     )  # fmt: skip
-    step = OutsideStep(np.zeros(n), np.zeros(n), np.zeros(n, np.uint8))
+    step = OutsideStep(np.empty(most_outside, np.int32), np.zeros(n))
     for j in range(a, b):
         set_column(equations, j, candidates.right)
         count, size = choose_sources(equations, limits, j, candidates)
+        n_outside = _gather(equations.lower, candidates, count, size, system, step)
         explained = _solve_support(equations, candidates, size, system)
         _write_support(out, j, equations.item, candidates.support, system.weight, size)
         end = out.ptr[j] + size
-        if count >= widest:  # else all sources are in the support
-            share, more = _step_outside(equations, candidates, count, size, system.weight, step)
-            sources = candidates.sources[:count]
+        if n_outside:
+            share, more = _step_outside(equations, candidates.right, system, size, step, n_outside)
+            sources = step.sources[:n_outside]
             end = _write_outside(out, end, equations.item, sources, share, step.residual)
             explained += more
         out.sizes[j], out.explained[j] = end - out.ptr[j], explained

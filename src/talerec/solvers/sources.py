@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.runtime import CSR, Array, copy_range, kernel, kth_largest, sort_indices, template
+from talerec.runtime import CSR, Array, copy_range, kernel, kth_largest, template
 
 #: Entries of G that the step outside the support may read for one target. Ordinary logs need
 #: fewer; a user of thousands of rows makes some targets that need more.
@@ -56,7 +56,6 @@ class SourceCandidates(NamedTuple):
     sources: Array  # all sources besides the target itself
     support: Array  # the sources that are solved together
     gain: Array  # of the sources at the same positions
-    spare: Array  # for sorting
 
 
 @template
@@ -67,7 +66,7 @@ def new_candidates(items: int) -> SourceCandidates:
     """
     return SourceCandidates(
         np.zeros(items), np.empty(items + 1, np.int32), np.empty(items + 1, np.int32),
-        np.empty(items), np.empty(items, np.int32),
+        np.empty(items),
     )  # fmt: skip
 
 
@@ -117,14 +116,15 @@ def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
 
 
 @template
-def _round_gain(gain: float) -> float:
-    """Return a gain rounded to 26 binary digits, of 53.
+def round_sum(value: float) -> float:
+    """Return a number rounded to 26 binary digits, of 53.
 
-    Equal gains must stay equal, so that the order of items decides between them, however G and K
-    were added up: at once, on a cluster, or by an update. Rounding errors are far smaller.
+    Sums that are added in another order differ in the last digits. Rounded, they are equal: so the
+    order of items decides between equal gains, and weights are the same, whether a log is summed at
+    once, on a cluster, or by an update.
     """
-    shifted = gain * 134_217_729.0  # 2**27 + 1: the difference below loses the last 27 digits
-    return shifted - (shifted - gain)
+    shifted = value * 134_217_729.0  # 2**27 + 1: the difference below loses the last 27 digits
+    return shifted - (shifted - value)
 
 
 @template
@@ -140,7 +140,7 @@ def _keep_best(
     """
     for c in range(count):
         gain = candidates.right[source[c]] ** 2 / diagonal[source[c]]
-        candidates.gain[c] = _round_gain(gain)
+        candidates.gain[c] = round_sum(gain)
     return keep_largest(candidates.gain, source, count, room)
 
 
@@ -186,11 +186,11 @@ def _drop_costly(
 def _choose_support(
     diagonal: Array, candidates: SourceCandidates, count: int, target: int, room: int
 ) -> int:
-    """Write the sources to solve together to candidates.support, ascending; return how many.
+    """Write the sources to solve together to candidates.support; return how many.
 
     These are up to `room` of the `count` candidates.sources, those with the largest gain K_ij^2 /
-    diagonal_i, and the rank `target` of the target itself, unless it is -1 or there is no room.
-    diagonal: of G plus the penalty.
+    diagonal_i, in their order, and then the rank `target` of the target itself, unless it is -1 or
+    there is no room. diagonal: of G plus the penalty.
     """
     support = candidates.support
     copy_range(candidates.sources, support, 0, count)
@@ -199,7 +199,6 @@ def _choose_support(
     if target >= 0 and size < room:
         support[size] = target
         size += 1
-    sort_indices(support[:size], len(diagonal), candidates.spare)
     return size
 
 

@@ -228,10 +228,10 @@ def save_triangle_block(triangle: CSR, lo: int, block: int, folder: str) -> None
         into + out,
         np.where(is_self, into, 0.0),
     )
-    sums = np.stack([np.bincount(row[is_k], term, n_owners) for term in terms], axis=1)
+    sums = np.stack([np.bincount(row[is_k], term, n_owners) for term in terms])
     n_self = np.count_nonzero(into[is_self])
     n_into, n_out = np.count_nonzero(into) - n_self, np.count_nonzero(out)
-    arrays["sums"] = np.append(sums.sum(axis=0), diagonal.sum())
+    arrays["sums"] = np.append(sums.sum(axis=1), diagonal.sum())
     arrays["k_counts"] = np.array([n_into, n_out, len(into) - n_self, n_self])
     for name, array in arrays.items():
         messages.save_array(folder, f"{name}-{block}", array)

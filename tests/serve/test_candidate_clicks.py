@@ -118,7 +118,7 @@ def test_the_comparison_is_that_of_a_slow_twin(seed, users, items, tmp_path, mon
 
 
 def test_all_answers_are_compared_though_the_latest_have_rates(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(impressions, "_MAX_ANSWERS", 20)
+    monkeypatch.setattr(impressions, "_MAX_RESPONSES", 20)
     settings = Settings(
         path=tmp_path, store=f"sqlite:///{tmp_path}/shop.db", impressions=1.0, attribution=60.0
     )

@@ -132,7 +132,7 @@ def test_a_new_item_of_the_store_is_explored_until_the_user_hides_it(
     path, address = model.save(tmp_path / "m.tale"), f"sqlite:///{tmp_path}/shop.db"
     settings = {"impressions": 1.0, "explore": 0.5, "ids": "integer"}
     with service_with_store(path, tmp_path / "run", address, **settings) as local:
-        few = local.app.api.shown._explorer
+        few = local.app.api.shown_lists._explorer
         few.set_counts({str(item): 1000 for item in model.item_ids})
         assert local.ask("PUT", "/v1/items/9000", {"title": "new"}).status in (200, 201)
 

@@ -16,7 +16,7 @@ import talerec as tr
 from command import refusal
 from service import Local
 from talerec.serve import Settings, SharedState, schemas
-from talerec.serve.users import ImpressionQueue, ShownAnswer
+from talerec.serve.users import ImpressionQueue, ShownResponse
 from talerec.store import IdSigner, Impression, ImpressionStore, Store, now_us
 from waiting import until
 
@@ -265,12 +265,12 @@ def test_long_answers_and_long_rules_do_not_fill_the_memory(
     queue: Any = ImpressionQueue(store, shared)  # type: ignore[arg-type]
     items: list[schemas.Id] = list(range(n_items))
     for n in range(room + 100):
-        queue.add(ShownAnswer(f"{n:038x}", "ann", n, "v", "current", None, rules, items))
+        queue.add(ShownResponse(f"{n:038x}", "ann", n, "v", "current", None, rules, items))
     lost = shared.value("impressions_lost")
     assert (lost, shared.value("impressions_queued")) == (100, room + 100)
     queue.start()
     until(lambda: shared.value("impressions_written") == room)
-    queue.add(ShownAnswer("0" * 38, "ann", 300, "v", "current", None, None, items))  # room again
+    queue.add(ShownResponse("0" * 38, "ann", 300, "v", "current", None, None, items))  # room again
     queue.stop(60)
     assert len(store.rows) == room + 1
     assert {row.rules for row in store.rows[:-1]} == {rules}

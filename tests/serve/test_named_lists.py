@@ -187,8 +187,8 @@ BAD = {
     "[a]\ndays = -1": "days",
     "[a]\nby = 'added'": "by is a column for the order new",
     "[a]\norder = 'new'\ndays = 3": "days is a window for the order popular",
-    "['a/b']\nk = 3": "is no name of a list",
-    "['']\nk = 3": "is no name of a list",
+    "['a/b']\nk = 3": "is not a name of a list",
+    "['']\nk = 3": "is not a name of a list",
     "[a]\nslots = {11 = {where = 'price < 3'}}": "the place 11, but `k` is 10",
     "[a]\nslots = {x = {where = 'price < 3'}}": "'x' is no place",
 }

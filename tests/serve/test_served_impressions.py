@@ -13,7 +13,7 @@ from command import talerec
 from service import Local
 from talerec.serve import SharedState
 from talerec.serve.online import ImpressionCounts
-from talerec.serve.users import ImpressionQueue, ShownAnswer
+from talerec.serve.users import ImpressionQueue, ShownResponse
 from talerec.store import (
     IdSigner,
     Impression,
@@ -203,8 +203,8 @@ class FakeStore:
         pass
 
 
-def answer_of(n: int) -> ShownAnswer:
-    return ShownAnswer(f"{n:038x}", "ann", n, "v", "current", None, None, [n])
+def answer_of(n: int) -> ShownResponse:
+    return ShownResponse(f"{n:038x}", "ann", n, "v", "current", None, None, [n])
 
 
 def counters(shared: SharedState) -> list[int]:
@@ -317,7 +317,7 @@ def test_the_export_has_a_row_per_shown_item_and_marks_clicks(shop: Local, tmp_p
 def test_figures_that_take_long_delay_nobody(shop: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     show(shop, "ann")
     counted = figures(shop, 1, 0)
-    counts: ImpressionCounts = shop.app.api.shown.counts
+    counts: ImpressionCounts = shop.app.api.shown_lists.counts
     with counts._lock:  # as if another thread counted
         assert counts.read() is counts.latest
         assert shop.get("/v1/stats").json["impressions"]["answers"] == counted["answers"]

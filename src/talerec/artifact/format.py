@@ -98,7 +98,7 @@ def _read_bundle(folder: Path, manifest: dict[str, Any], verify: bool) -> Bundle
 
 
 def check_target(path: str | Path) -> Path:
-    """Return the folder to write to; ArtifactError that says why if it cannot hold a model.
+    """Return the folder that an artifact is written to; ArtifactError if it cannot hold one.
 
     The folder need not exist; it may be empty or hold an earlier artifact (a saved model).
     """

@@ -58,27 +58,28 @@ def _print_baskets(result: BasketEvaluation) -> None:
     Repeats are items of a basket that the user's history has. A second table has baskets by their
     share of repeats.
     """
-    hidden = ", seen items hidden" if result.hide_seen else ""
+    suffix = ", seen items hidden" if result.hide_seen else ""
     names = list(result.metrics)
+    has_intervals = not result.notes  # the only note is that there are too few users for them
     columns = {
         "mean": [format_number(result.metrics[name]) for name in names],
         "95 % interval": [
-            "too few users" if result.notes else " to ".join(map(format_number, ends))
-            for ends in result.intervals.values()
+            " to ".join(map(format_number, interval)) if has_intervals else "too few users"
+            for interval in result.intervals.values()
         ],
     }
     for part, values in result.parts.items():
         columns[f"{part} items"] = [format_number(values["metrics"][name]) for name in names]
-    print_columns(f"{result.model}, {result.split}: {result.description}{hidden}", names, columns)
+    print_columns(f"{result.model}, {result.split}: {result.description}{suffix}", names, columns)
     (shares,) = result.groups.values()
-    parts = {
+    rows_by_share = {
         f"{name}\nrepeats": [
             f"{values['cases']:,}", *(format_number(values["metrics"][n]) for n in names)
         ]
         for name, values in shares.items()
     }  # fmt: skip
-    print_columns("By share of repeats in the basket", ["baskets", *names], parts)
-    for remark in result.notes:
-        print_line(f"Note: {remark}")
+    print_columns("By share of repeats in the basket", ["baskets", *names], rows_by_share)
+    for text in result.notes:
+        print_line(f"Note: {text}")
     print_note(format_settings(result.params))
     print_note(format_timings(result.seconds))

@@ -62,7 +62,7 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
     `rows` and `seed` are those of the synthetic log; the default model (shop.tale), report.md and
     report.html are written to `folder`.
     """
-    target = _check_folder(folder)
+    target = _find_model_folder(folder)
     with show_progress():
         log = synthetic_log(rows, seed=seed)
     split = leave_one_out(log)
@@ -117,10 +117,10 @@ def _fit_and_evaluate(split: Split) -> tuple[dict[str, Model], dict[str, Evaluat
     return models, results
 
 
-def _check_folder(folder: Path) -> Path:
-    """Return the path of the demo's model, `folder`/shop.tale.
+def _find_model_folder(folder: Path) -> Path:
+    """Return the folder of the demo's model, `folder`/shop.tale, where a model can be saved.
 
-    Raise a TalerecError if the folder is a file or no model can be written to the path.
+    TalerecError if `folder` is a file, or no model can be written to the result.
     """
     if folder.exists() and not folder.is_dir():
         raise TalerecError(f"{folder} is a file; the demo writes to a folder")
@@ -197,11 +197,11 @@ _CARDS_TITLE = f"The shoppers whose held-out item {DEFAULT} ranked best (not typ
 
 
 def _about_ranker(model: Model) -> str:
-    """Return what the ranker is, and who answers in it: its trees, or its best part."""
-    answers = next(line for line in model.describe_learned() if line.startswith("Current"))
+    """Return what the ranker is, and what ranks in it: its trees, or its best part."""
+    ranking_line = next(line for line in model.describe_learned() if line.startswith("Current"))
     decides = [line for line in model.describe_learned() if line.startswith("For current")]
     text = "ranker orders the items that tempo, rules and trending propose, by trees that it learns"
-    return "\n".join([text, answers, *decides])
+    return "\n".join([text, ranking_line, *decides])
 
 
 def _comparison_rows(models: dict[str, Model], results: dict[str, Evaluation]) -> list[list[str]]:

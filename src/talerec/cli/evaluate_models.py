@@ -117,8 +117,8 @@ def name_results(paths: Sequence[Path], evaluations: Sequence[Evaluation]) -> li
 def exit_code(result: Evaluation | Leaderboard) -> int:
     """Return the exit code of an evaluation: 1 if one of several named models failed, else 0.
 
-    A model that is left out for lack of time is no failure, nor one of the lists linear and all
-    that lacks a library.
+    A model that is left out for lack of time is not a failure, nor is one of the lists linear and
+    all that lacks a library.
     """
     return 1 if any(entry.is_failure for entry in getattr(result, "skipped", ())) else 0
 

@@ -42,13 +42,13 @@ def export(
     path: TablePath,
     store: StoreAddress = None,
     since: Annotated[
-        str | None, option("--since", "7d", "Only answers of this time until now.")
+        str | None, option("--since", "7d", "Only responses of the last DURATION.")
     ] = None,
     attribution: Attribution = "30m",
     negative_events: NegativeEvents = NEGATIVE_NAMES,
     json: Json = False,
 ) -> None:
-    """Write a row per shown item: answer, user, model, rank, probability, and whether clicked."""
+    """Write a row per shown item: list, user, model, rank, probability, whether clicked."""
     from talerec.data import parse_duration
     from talerec.runtime import append_tables, check_table_format, check_writable
     from talerec.store import ImpressionStore, now_us

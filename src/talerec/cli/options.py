@@ -108,7 +108,7 @@ def _unquote(match: re.Match[str]) -> str:
 def parse_event_weights(text: str | None) -> dict[str, float] | None:
     """Return the weights in a text such as `view=1,buy=10` by event type; None for None.
 
-    Raise an error for a negative weight, one that is no number, or an event type twice.
+    Raise an error for a negative or non-numeric weight, or an event type given twice.
     """
     if text is None:
         return None
@@ -342,7 +342,7 @@ _EVENTS = "Events"
 Attribution = Annotated[
     str,
     option(
-        "--attribution", "30m", "An event so long after an answer counts as its click.", _EVENTS
+        "--attribution", "30m", "An event so long after a response counts as its click.", _EVENTS
     ),
 ]
 NegativeEvents = Annotated[

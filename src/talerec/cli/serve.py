@@ -146,7 +146,10 @@ class EventOptions:
     impressions: Annotated[
         float,
         option(
-            "--impressions", "SHARE", "Share of users whose answers are kept in the store.", _EVENTS
+            "--impressions",
+            "SHARE",
+            "Share of users whose responses are kept in the store.",
+            _EVENTS,
         ),
     ] = 0.0
     attribution: Attribution = "30m"

@@ -48,7 +48,7 @@ class StreamOptions:
         option(
             "--on-error",
             "stop|skip",
-            "Stop at a line that is no event, or report it and go on.",
+            "Stop at an invalid line, or report it and go on.",
             _FOLLOW,
             complete=complete_values("stop", "skip"),
         ),

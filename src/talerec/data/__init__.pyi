@@ -74,7 +74,7 @@ from talerec.data.row_kernels import last_row_mask as last_row_mask
 from talerec.data.row_kernels import reverse_rows as reverse_rows
 from talerec.data.row_kernels import sort_groups as sort_groups
 from talerec.data.row_kernels import update_trend_counts as update_trend_counts
-from talerec.data.row_kernels import user_ends as user_ends
+from talerec.data.row_kernels import user_end_per_row as user_end_per_row
 from talerec.data.sessions import basket_starts as basket_starts
 from talerec.data.sessions import basket_stops as basket_stops
 from talerec.data.sessions import count_earlier_in_session as count_earlier_in_session

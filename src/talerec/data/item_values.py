@@ -108,15 +108,15 @@ class ItemField:
 
 
 class _InvalidValueError(Exception):
-    """What is wrong with a value, without the name of its field."""
+    """The problem with a value, without the name of its field."""
 
 
 def describe_fields(table: pl.DataFrame, types: Collection[ItemColumn]) -> dict[str, ItemField]:
     """Return the fields that clients may write of an item table's rows, by name.
 
-    table: the item table; its ids are no field, and a title is one even if the table has none.
-    types: of its columns, as a model's fit found them; empty if it did not look. The fields of
-    `AVAILABILITY` follow, unless the table has columns of these names.
+    table: the item table; its ids are not a field, and the title is one even if the table has no
+    titles. types: of its columns, as a model's fit found them; empty if it did not look. The fields
+    of `AVAILABILITY` follow, unless the table has columns of these names.
     """
     kinds = {column.name: column for column in types}
     fields = {}

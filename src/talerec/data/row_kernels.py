@@ -87,7 +87,7 @@ def last_row_mask(ptr: Array, item: Array, items: int) -> Array:
 
 
 @kernel
-def user_ends(ptr: Array) -> Array:
+def user_end_per_row(ptr: Array) -> Array:
     """Return, for every row, the row number at which its user's rows end (int32).
 
     User u has rows ptr[u]..ptr[u + 1], the last excluded.

@@ -17,7 +17,7 @@ from talerec.evaluation.result import Evaluation
 
 ALPHA = 0.05
 _SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to be the same
-_OF_B = " of b"  # suffix of B's columns in a frame with both results
+_B_SUFFIX = " of b"  # suffix of B's columns in a frame with both results
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,21 +196,21 @@ def _common_cutoffs(a: Evaluation, b: Evaluation) -> list[int]:
 
 
 def _compare_metrics(
-    a: Evaluation, b: Evaluation, ks: list[int], rank: str
+    a: Evaluation, b: Evaluation, ks: list[int], rank_column: str
 ) -> dict[str, PairedComparison]:
-    """Return the paired comparison of each metric at each k of `ks`, over users.
+    """Return the comparison of each metric at each k of `ks`, paired by user.
 
-    `rank` is the column of ranks: with all items, or with seen items hidden. TalerecError if the
+    `rank_column` has the ranks among all items, or with seen items hidden. TalerecError if the
     results are not about the same cases.
     """
-    left, right = (_sum_by_window(result.frame, ks, rank) for result in (a, b))
+    left, right = (_sum_by_window(result.frame, ks, rank_column) for result in (a, b))
     types = [frame[columns.USER].dtype for frame in (left, right)]
     if types[0] != types[1]:
         raise TalerecError(
             f"the results are of different logs: user ids are {types[0]} in A and {types[1]} in B"
         )
     keys = (columns.USER, WINDOW, CASES)
-    both = left.join(right, on=keys, suffix=_OF_B, maintain_order="left")
+    both = left.join(right, on=keys, suffix=_B_SUFFIX, maintain_order="left")
     if not len(both) == len(left) == len(right):
         missing = max(len(left), len(right)) - len(both)
         raise TalerecError(
@@ -220,7 +220,7 @@ def _compare_metrics(
     users = both.drop(WINDOW).group_by(columns.USER, maintain_order=True).sum()
     values = {name: users[name].to_numpy() for name in users.columns if name != columns.USER}
     return {
-        name: compare_pairs(values[name], values[f"{name}{_OF_B}"], values[CASES])
+        name: compare_pairs(values[name], values[f"{name}{_B_SUFFIX}"], values[CASES])
         for name in left.columns
         if name not in keys
     }

@@ -53,7 +53,7 @@ class FinishedModels:
 
     def find(self, entry: ListedModel) -> tuple[Evaluation, ModelCost] | None:
         """Return the finished result of a model and its costs; None if there is none."""
-        if self._folder is None or not (path := self._path(entry)).exists():
+        if self._folder is None or not (path := self._result_path(entry)).exists():
             return None
         try:
             run = read_result(path)[1][_RUN]
@@ -70,17 +70,17 @@ class FinishedModels:
             return
         run = {"key": self._key(entry), "cost": list(cost)}
         try:
-            write_result(self._path(entry), {**result.facts(), _RUN: run}, [result.frame])
+            write_result(self._result_path(entry), {**result.facts(), _RUN: run}, [result.frame])
         except OSError as error:
-            raise TalerecError(f"{self._path(entry)} cannot be written: {error}") from error
+            raise TalerecError(f"{self._result_path(entry)} cannot be written: {error}") from error
 
     def _key(self, entry: ListedModel) -> dict[str, Any]:
         """Return everything that the result of a model depends on, as a dict for JSON."""
         model = {"model": entry.model.name, "params": entry.model.params}
         return dict(json.loads(json.dumps({**self._run, **model}, default=str)))
 
-    def _path(self, entry: ListedModel) -> Path:
-        """Return the file of a model: its label, and a hash of what its result depends on."""
+    def _result_path(self, entry: ListedModel) -> Path:
+        """Return the file of a model's result: its label, and a hash of what the result needs."""
         assert self._folder is not None
         text = json.dumps(self._key(entry), sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

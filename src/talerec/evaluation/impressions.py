@@ -1,9 +1,9 @@
-"""What was shown and clicked: rates with intervals, and the candidate's difference.
+"""Click rates of shown items, with intervals, and the candidate's difference.
 
 A click is an event on a shown item, by the same user (by anybody, if the visitor was anonymous),
-within the attribution window after the answer. An event that names an answer can be a click of that
-answer only; an event that names none is a click of the user's latest answer with the item. However
-many events there are, an item of an answer is clicked once or not at all.
+within the attribution window after the response. An event that names a response can be a click of
+that response only; an event that names none is a click of the user's latest response with the item.
+However many events there are, an item of a response is clicked once or not at all.
 
 Items that exploration put into a list are counted apart: rates of models, ranks and lists, and the
 comparison of a candidate, are those of the items that the model chose. Named lists, which everybody
@@ -37,9 +37,9 @@ def attribute_clicks(
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the shown items with a column `clicked`, and why other events are no clicks.
 
-    Of events that are no clicks, those are counted that name an answer among `shown`, that repeat a
-    click, or that are negative feedback on a shown item. An event with a time in whole seconds is
-    taken to be at the end of its second, since the answer before it may be in the same second.
+    Of events that are no clicks, those are counted that name a response among `shown`, that repeat
+    a click, or that are negative feedback on a shown item. An event with a time in whole seconds is
+    taken to be at the end of its second, since the response before it may be in the same second.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def attribute_clicks(
         Columns user_id, item_id, time (microseconds), event (its name or null) and
         recommendation_id, null without one.
     window : int
-        Microseconds after an answer in which an event counts as its click.
+        Microseconds after a response in which an event counts as its click.
     negative : collection of str
         Names of events that are negative feedback.
     """
@@ -71,10 +71,11 @@ def attribute_clicks(
 
 
 def _match_by_user(shown: pl.DataFrame, events: pl.DataFrame, window: int) -> pl.DataFrame:
-    """Return the shown item that each event without a recommendation id is attributed to.
+    """Return the shown item (`_KEY`) that each event without a recommendation id belongs to.
 
-    It is the event's item in the user's latest answer that has it, at most `window` microseconds
-    before the event. Events without such an answer are left out.
+    It is the event's item in the user's latest response that has it, at most `window` microseconds
+    before the event; `is_negative` is that of the event. Events without such a response are
+    dropped.
     """
     of_users = shown.filter(pl.col(columns.USER).is_not_null())
     return (
@@ -93,20 +94,22 @@ def _match_by_user(shown: pl.DataFrame, events: pl.DataFrame, window: int) -> pl
 def _match_by_id(
     shown: pl.DataFrame, events: pl.DataFrame, window: int
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return the shown item of each event with a recommendation id, and counts of the rest.
+    """Return the events with a recommendation id that count as clicks, and counts of others.
 
-    Counts are by the reason why an event is no click. An event of an answer that is not among
-    `shown` is not counted. An event that is up to a minute earlier than its answer is a click: the
-    clocks of two machines differ.
+    shown, events: as for `attribute_clicks`; window: microseconds after the response. The first
+    result has a row per matched event: the shown item (`_KEY`) and `is_negative`. The second counts
+    other events by the reason why they do not match. An event of a response that is not among
+    `shown` is not counted. An event up to a minute earlier than its response matches: the clocks of
+    two machines differ.
     """
-    answers = shown.select("recommendation_id", "time", columns.USER).unique("recommendation_id")
-    pairs = events.join(answers, on="recommendation_id", suffix=" shown")
+    responses = shown.select("recommendation_id", "time", columns.USER).unique("recommendation_id")
+    pairs = events.join(responses, on="recommendation_id", suffix=" shown")
     pairs = pairs.join(
         shown.select(*_KEY, pl.lit(value=True).alias("is_shown")), on=_KEY, how="left"
     )
     delay = pl.col("time") - pl.col("time shown")
     same_user = (pl.col(columns.USER) == pl.col(f"{columns.USER} shown")).fill_null(value=True)
-    reason = (
+    reason = (  # null for an event that matches
         pl.when(~same_user)
         .then(pl.lit("other_user"))
         .when(pl.col("is_shown").is_null())
@@ -126,7 +129,7 @@ def count_rates(frame: pl.DataFrame, *by: str) -> list[dict[str, Any]]:
     """Return impressions, clicks and their rate with a 95 % interval, by columns.
 
     `frame` is what `attribute_clicks` returns, a row per shown item. The unit of the interval is
-    the user, since the clicks of a user depend on each other; an anonymous answer is a unit too.
+    the user, since the clicks of a user depend on each other; an anonymous response is a unit too.
     """
     unit = pl.coalesce(columns.USER, "recommendation_id").alias("unit")
     sums = [pl.col("clicked").sum().cast(pl.Float64), pl.len().cast(pl.Float64).alias("shown")]
@@ -181,15 +184,15 @@ def estimate_policy_rate(frame: pl.DataFrame, target: str) -> dict[str, Any]:
 
 
 def compute_user_rates(frame: pl.DataFrame, window: int, end: int) -> pl.DataFrame:
-    """Return the click rate of each user whose first answer was before `end`, and the model.
+    """Return the click rate of each user whose first response was before `end`, and the model.
 
-    A user's rate is that of the items shown within one window after the first answer. Users to whom
-    both models answered in this window are left out. The result has user_id, role and rate.
+    A user's rate is that of the items shown within one window after the first response. Users to
+    whom both models answered in this window are left out. The result has user_id, role and rate.
 
     Parameters
     ----------
     frame : DataFrame
-        A row per shown item with `clicked`, from the first answer of each user until two windows
+        A row per shown item with `clicked`, from the first response of each user until two windows
         after `end`. Explored items and named lists, which no model chose, are left out.
     window, end : int
         Microseconds.
@@ -209,10 +212,11 @@ def compute_user_rates(frame: pl.DataFrame, window: int, end: int) -> pl.DataFra
 def describe_comparison(
     version: str, outcomes: Mapping[str, OutcomeSums], until: int
 ) -> dict[str, Any]:
-    """Return a candidate's difference in click rate, with an interval valid at every look.
+    """Return the comparison of a candidate's click rate with the current model's, for JSON.
 
-    `outcomes` has the sums of the users of "current" and "candidate" whose first answer was before
-    `until`, in microseconds.
+    The interval of the difference is a confidence sequence: it is valid at every look. `outcomes`
+    has the sums of the users of "current" and "candidate" whose first response was before `until`,
+    in microseconds; the field `until` is in Unix seconds.
     """
     current, candidate = outcomes["current"], outcomes["candidate"]
     interval = difference_sequence(current, candidate)

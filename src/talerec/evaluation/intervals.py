@@ -186,15 +186,15 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Return the p-values of several tests, corrected for their number by Holm's method.
 
     A corrected p-value below 5 % can be called significant: the chance that any of these tests
-    finds a difference where there is none is then at most 5 %. The smallest of n p-values is
-    multiplied by n, the next by n - 1, and so on; none becomes smaller than one before it, or
-    larger than 1. The result has the order of `p_values`.
+    finds a difference where there is none (the family-wise error rate) is then at most 5 %. The
+    smallest of n p-values is multiplied by n, the next by n - 1, and so on; none becomes smaller
+    than one before it, or larger than 1. The result has the order of `p_values`.
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
-    for place, number in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
-        adjusted[number] = largest
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
     return adjusted
 
 

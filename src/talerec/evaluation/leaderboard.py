@@ -16,12 +16,12 @@ from talerec.evaluation.intervals import adjust_p_values
 from talerec.evaluation.reportable import Reportable
 from talerec.evaluation.result import Evaluation
 
-_TIMES_FOR_ONE_PERCENT = 2.0  # a model that is 1 % better may take twice as long
-_LEAST_SECONDS = 1.0  # models that take less are equally fast
+_TIME_FACTOR_PER_PERCENT = 2.0  # a model that is 1 % better may take twice as long
+_MIN_SECONDS = 1.0  # models that take less are equally fast
 
 
 class ModelCost(NamedTuple):
-    """What the evaluation of one model took.
+    """The cost of the evaluation of one model.
 
     own_seconds, shared_seconds: by step, of steps that this model alone needs, and of steps that
     other models use too, whichever of them computed it. peak_mb: the most memory that the process
@@ -110,7 +110,7 @@ class Leaderboard(Reportable):
     def differences(self) -> dict[str, Comparison]:
         """The paired comparison of each further model (B) with the first one (A), by label.
 
-        Compared are the metrics at the largest k.
+        The metrics at the largest k are compared.
         Their p-values are those of single tests; see `adjusted`. TalerecError unless all results
         are about the same cases.
         """
@@ -170,8 +170,8 @@ class Leaderboard(Reportable):
             metric = self.results[label].metrics[self.headline] or 0.0
             if metric <= 0:
                 return -math.inf
-            seconds = max(self.seconds(label), _LEAST_SECONDS)
-            return math.log(metric) / math.log(1.01) - math.log(seconds, _TIMES_FOR_ONE_PERCENT)
+            seconds = max(self.seconds(label), _MIN_SECONDS)
+            return math.log(metric) / math.log(1.01) - math.log(seconds, _TIME_FACTOR_PER_PERCENT)
 
         return max(self.order, key=value)
 

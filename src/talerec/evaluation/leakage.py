@@ -76,8 +76,8 @@ def _count_rows(histories: Histories, cases: Cases, which: Array) -> Array:
 def _warn_of_other_rows(model: Model, train: Log) -> None:
     """Log a warning if a model without stored rows was fitted on other rows than `train`.
 
-    Compared are the facts that the model has of its training rows: numbers of users and rows, first
-    and last time, and a fingerprint (which models of earlier versions do not have).
+    It compares the facts that the model has about its training rows: numbers of users and rows,
+    first and last time, and a fingerprint (which models of earlier versions do not have).
     """
     facts, log = model.fitted.training, train.normalize_weights()  # as a fit does
     expected = training_facts(log)

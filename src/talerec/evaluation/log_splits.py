@@ -54,7 +54,7 @@ class LogSplits:
     def fit_on_each(self, model: Model, ties: str = "file") -> Iterator[Split]:
         """Fit the model to the training rows of each split in turn, and yield the split.
 
-        The model is fitted anew for the next split. ties: the order of simultaneous rows.
+        The model is refitted for the next split. ties: the order of simultaneous rows.
         """
         for split, cache in self.splits_and_caches(ties):
             model.fit(split.train, cache=cache)

@@ -32,7 +32,7 @@ _WITHOUT_PEAKS = (
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """How each model is evaluated: the keyword arguments of `evaluate_log`, all optional."""
+    """Options of each model's evaluation: keyword arguments of `evaluate_log`, all optional."""
 
     ties: str
     on: str

@@ -89,7 +89,7 @@ def novelty(lists: Array, counts: Array) -> Array:
 def row_means(lists: Array, values: Array) -> Array:
     """Return the mean of values[item] over the items of each list; NaN for an empty list.
 
-    `lists` (cases x k) has positions of items; -1 is no item.
+    `lists` (cases x k) has positions of items; -1 for none.
     """
     is_item = lists >= 0
     total = np.where(is_item, values[lists], 0.0).sum(axis=1)

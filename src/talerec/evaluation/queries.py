@@ -71,7 +71,7 @@ class _HistoryItems(NamedTuple):
 
 
 class CaseContext(NamedTuple):
-    """What the rows of cases need to know of the whole split.
+    """Facts about the whole split that the rows of cases need.
 
     ties, window  the name of the order of simultaneous rows, and the start of the rolling window
     counts        training rows of each item

@@ -143,20 +143,20 @@ class Evaluation(Reportable):
 
     @cached_property
     def lists(self) -> Means:
-        """Statistics of the top k items by name: coverage@k, gini@k, novelty@k, lift@k, new@k ...
+        """Statistics of the top k lists by name: coverage@k, gini@k, novelty@k, lift@k, new@k ...
 
         Coverage is the share of items in any list, novelty the mean -log2 of an item's share of
-        training rows, lift the mean training rows of listed items over those of history items;
-        `list_metrics` describes gini and new and, with an item table, diversity and calibration.
+        training rows, lift the mean number of training rows of listed items over that of history
+        items; `list_metrics` describes gini, new and, with item tables, diversity and calibration.
         """
         names = [f"{name}@{k}" for name in (NOVELTY, LIST_ROWS) for k in self.ks]
-        row = mean_columns(self.frame, [HISTORY_ROWS, *names])
-        history = row[HISTORY_ROWS]
-        novelty = {f"novelty@{k}": row[f"{NOVELTY}@{k}"] for k in self.ks}
-        rows = ((f"lift@{k}", row[f"{LIST_ROWS}@{k}"]) for k in self.ks)
-        lift = {name: mean / history if history and mean else None for name, mean in rows}
-        means = self.list_means or mean_list_columns(self.frame, self.ks)
-        return {**self.coverage, **novelty, **lift, **means}
+        means_by_column = mean_columns(self.frame, [HISTORY_ROWS, *names])
+        history = means_by_column[HISTORY_ROWS]
+        novelty = {f"novelty@{k}": means_by_column[f"{NOVELTY}@{k}"] for k in self.ks}
+        popularity = ((f"lift@{k}", means_by_column[f"{LIST_ROWS}@{k}"]) for k in self.ks)
+        lift = {name: mean / history if history and mean else None for name, mean in popularity}
+        list_means = self.list_means or mean_list_columns(self.frame, self.ks)
+        return {**self.coverage, **novelty, **lift, **list_means}
 
     @cached_property
     def intervals(self) -> dict[str, list[float]]:
@@ -257,7 +257,7 @@ class Evaluation(Reportable):
 
     @cached_property
     def first_rows(self) -> dict[str, Any]:
-        """How trending items answer first rows of new users: cases, users, metrics, intervals."""
+        """Metrics of trending items for the first events of new users (cold start), if measured."""
         if self.first_row_ranks is None:
             return {}
         from talerec.evaluation.first_rows import describe_first_rows
@@ -300,7 +300,7 @@ class Evaluation(Reportable):
 
     @property
     def description(self) -> str:
-        """How many held-out rows were ranked, of how many users (who may have several)."""
+        """The numbers of ranked held-out rows, and of their users (who may have several)."""
         counts = {"orders of ties": len(self.orders), "windows": len(self.windows)}
         return result_text.describe_cases(self.cases, self.on, self.users, counts)
 

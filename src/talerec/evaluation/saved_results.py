@@ -64,11 +64,11 @@ def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     return frame.with_columns(pl.col(RANK, RANK_HIDDEN).replace(0, None)), facts
 
 
-def find_model_class(model: str) -> type | None:
-    """Return the class of a model's name; None for a third-party model that is not imported."""
+def find_model_class(name: str) -> type | None:
+    """Return the class of a model by its name; None for a third-party model not imported."""
     from talerec.models import registered_class
 
     try:
-        return registered_class(model)
+        return registered_class(name)
     except TalerecError:
         return None

@@ -1,4 +1,4 @@
-"""How long a model takes on a log, estimated from its size and from earlier models."""
+"""Estimates of a model's time on a log, from the log's size and from earlier models."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Task:
-    """What is tuned: a model's name, its fixed parameters, the split, and the metric.
+    """The subject of tuning: a model's name, its fixed parameters, the split, and the metric.
 
     `split` is the text of a `SplitPlan`, and `target` its event to predict (None: any), `ties` the
     order of simultaneous rows, `metric` such as NDCG@10, and `hide_seen`: whether items of the

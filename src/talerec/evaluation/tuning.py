@@ -137,7 +137,7 @@ def _vary_best(
 
     A setting has values by parameter name. `values` has each parameter's values to try. task:
     builds the model, whose defaults are the first best. The caller appends a trial to `trials`
-    after each setting; the best is chosen anew when the next parameter begins.
+    after each setting; the best is chosen again when the next parameter begins.
     """
     start = {name: task.build({}).params[name] for name in values}
     for name, grid_values in values.items():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.data import DAY, Log, last_row_mask, reverse_rows, user_ends
+from talerec.data import DAY, Log, last_row_mask, reverse_rows, user_end_per_row
 from talerec.errors import TalerecError
 from talerec.gram import lag_pairs, pairs, weighted_pairs
 from talerec.gram.accumulate import ONLY_K, Pairs, accumulate_gram, longest_history
@@ -176,7 +176,7 @@ def _tale_pairs(log: Log, scale: Array, weighting: TaleWeighting, targets: str) 
     else:  # every row is an instant of its own
         after = next_rows(log)
         first = after - np.int32(1)
-    stop = user_ends(log.ptr)
+    stop = user_end_per_row(log.ptr)
     rows = pairs.TaleRows(begin, first, after, reach, stop, step, scale, floor)
     args: Any = rows
     kernels: tuple[Kernel, Kernel] = pairs.tale_sparse, pairs.tale_dense

@@ -66,11 +66,11 @@ def output_layer(settings: NetSettings, arrays: Mapping[str, Array]) -> OutputLa
 
 
 def _build_net(items: int, settings: NetSettings) -> Net:
-    """Return a network for `items` items, parameters not initialised.
+    """Return a network for `items` items, whose parameters the caller initialises.
 
     settings : the kind of network and its sizes. torch's random state stays as it was.
     """
-    with torch.random.fork_rng([]):
+    with torch.random.fork_rng([]):  # []: no GPU has a state to save
         return build_net(items, settings)
 
 

@@ -158,10 +158,10 @@ def _scores(states: Tensor, head: Head, target: Tensor, others: Tensor) -> tuple
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Return the InfoNCE loss of b pairs: row i of `first` and of `second` are partners.
+    """Return the InfoNCE loss (NT-Xent) of b pairs: rows i of both tensors are partners.
 
-    first, second : b x dim. Each of the 2 b rows must find its partner among the 2 b - 1 others:
-    the mean cross-entropy, with dot products over `temperature` as logits.
+    first, second : b x dim, not normalised here. Each of the 2 b rows must find its partner among
+    the 2 b - 1 others: the mean cross-entropy, with dot products over `temperature` as logits.
     """
     z = torch.cat([first, second])
     b = len(first)

@@ -62,7 +62,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class NetSettings:
-    """How a network is built and trained.
+    """Settings of a network and of its training.
 
     kind : name of the model, such as "sasrec"; dim : of item vectors; layers : number of blocks
     max_history : rows read; loss : "softmax", "sampled", "gbce" or "bce"
@@ -102,7 +102,7 @@ class NetSettings:
     def of(cls, kind: str, params: Mapping[str, Any]) -> Self:
         """Return settings from the parameters of a model, by name.
 
-        kind : the model's name. Parameters that are no fields of this class go into `specific`.
+        kind : the model's name. Parameters that are not fields of this class go into `specific`.
         """
         common = {field.name for field in fields(cls)} - {"kind", "specific"}
         specific = {name: value for name, value in params.items() if name not in common}

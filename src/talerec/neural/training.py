@@ -57,7 +57,7 @@ def sampling_scheme(settings: NetSettings) -> str:
 
 
 class _TrainingSetup:
-    """What both training stages (epoch search, final fit) use: rows, settings, device, loss.
+    """Inputs of both training stages (epoch search, final fit): rows, settings, device, loss.
 
     The first stage holds out rows to find the best number of epochs, the second trains on all rows.
 
@@ -242,7 +242,7 @@ class _TrainingRun:
     def _run_stage(self, trainer: Trainer, state: Any, stop: Deadline) -> bool:
         """Run a trainer to its end (True), or until `stop` ends it early (False).
 
-        state : (facts, arrays) of `Trainer.state` to resume from; None: start anew
+        state : (facts, arrays) of `Trainer.state` to resume from; None: start from the beginning
         """
         self.trainer = trainer
         if state is not None:

@@ -18,7 +18,7 @@ HOLE = -1  # stands where a row was masked
 
 
 class ViewSettings(NamedTuple):
-    """How TiCoSeRec's augmented views of a sequence are drawn.
+    """Settings by which TiCoSeRec's augmented views of a sequence are drawn.
 
     rates : share of the rows that each operation affects, by its name (crop, mask, reorder, ...)
     short : the longest sequence that is not cropped or reordered

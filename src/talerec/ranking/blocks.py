@@ -46,7 +46,7 @@ class Block(ABC):
     @property
     @abstractmethod
     def sources(self) -> int:
-        """How many sources the block has: the rows of the weights B; a source is mostly an item."""
+        """The number of sources of the block: rows of the weights B; a source is mostly an item."""
 
     @property
     def matrix(self) -> Any:
@@ -84,7 +84,7 @@ class SparseBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item.
+        """The number of rows of the weights B in the block; each is a source, mostly an item.
 
         `indptr` has the bounds of the compressed rows.
         """
@@ -169,7 +169,7 @@ class DenseBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has; each is a source, mostly an item.
+        """The number of rows of the weights B in the block; each is a source, mostly an item.
 
         `values` is the block as an array, source x item.
         """
@@ -215,7 +215,7 @@ class IdentityBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many rows of the weights B the block has: one source per item."""
+        """The number of rows of the weights B in the block: one source per item."""
         return self.items
 
     @property
@@ -249,7 +249,7 @@ class SequenceBlock(Block):
 
     @property
     def sources(self) -> int:
-        """How many sources (rows of the weights B) the block has: one per entry of a sequence.
+        """The number of sources (rows of the weights B): one per entry of a sequence.
 
         `indices` has the items of all sequences, one after the other.
         """

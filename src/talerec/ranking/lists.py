@@ -39,7 +39,7 @@ _NO_TARGETS = np.empty(0, np.int32)
 
 
 class FamilyShare(NamedTuple):
-    """What a family of features adds to an item's score, for models that sum over families."""
+    """The contribution of a family of features to an item's score."""
 
     family: str  # "repeats"
     reason: str  # in words: "the user has it at this hour"

@@ -46,7 +46,7 @@ _ALL_ITEMS = np.empty(0, np.uint8)
 
 
 class Mask(NamedTuple):
-    """What top k lists may contain: flags of allowed items, and each query's history to hide."""
+    """Rules of top k lists: flags of allowed items, and each query's history to hide."""
 
     allowed: Array  # uint8 per item, 0 for an item that is not allowed; empty allows all
     start: Array  # query q has the history item[start[q]:stop[q]]

@@ -129,9 +129,9 @@ def merge_by_item(contributions: Array, blocks: Blocks, sources: Array, items: A
 
 @kernel
 def largest_contributions(
-    contributions: Array, scores: Array, most: int
+    contributions: Array, scores: Array, k: int
 ) -> tuple[Array, Array, Array]:
-    """Return the `most` largest contributions of each row (an item) by absolute value.
+    """Return the k largest contributions of each row (an item) by absolute value.
 
     contributions: items x sources, what each source adds to the item's score; scores: of the items.
     The result is (ends, columns, shares): row r has the entries ends[r - 1]..ends[r], largest
@@ -140,12 +140,12 @@ def largest_contributions(
     """
     rows, size = contributions.shape
     ends = np.empty(rows, np.int64)
-    columns, shares = np.empty(rows * most, np.int64), np.empty(rows * most)
+    columns, shares = np.empty(rows * k, np.int64), np.empty(rows * k)
     end = 0
     for r in range(rows):
-        span, count = slice(end, end + most), 0
+        span, count = slice(end, end + k), 0
         for c in range(size if scores[r] != 0.0 else 0):
-            count = _insert(contributions[r, c], c, shares[span], columns[span], count)
+            count = _insert_by_magnitude(contributions[r, c], c, shares[span], columns[span], count)
         for n in range(end, end + count):
             shares[n] /= scores[r]
         end += count
@@ -154,22 +154,26 @@ def largest_contributions(
 
 
 @template
-def _insert(value: float, column: int, values: Array, columns: Array, size: int) -> int:
+def _insert_by_magnitude(
+    value: float, column: int, values: Array, columns: Array, size: int
+) -> int:
     """Insert a value into the `size` largest so far, by absolute value; return the new size.
 
-    values, columns: sorted in place, largest first, with room for len(values) entries; when they
-    are full the smallest drops out. Zero is never inserted.
+    values, columns: kept sorted, largest first, with a capacity of len(values) entries; when
+    they are full the smallest drops out. Zero is never inserted.
     """
-    most = len(values)
-    m = min(size, most)
-    if value == 0.0 or (m == most and (most == 0 or abs(values[m - 1]) >= abs(value))):
+    capacity = len(values)
+    place = min(size, capacity)
+    if value == 0.0 or (
+        place == capacity and (capacity == 0 or abs(values[place - 1]) >= abs(value))
+    ):
         return size
-    while m > 0 and abs(values[m - 1]) < abs(value):
-        if m < most:
-            values[m], columns[m] = values[m - 1], columns[m - 1]
-        m -= 1
-    values[m], columns[m] = value, column
-    return min(size + 1, most)
+    while place > 0 and abs(values[place - 1]) < abs(value):
+        if place < capacity:
+            values[place], columns[place] = values[place - 1], columns[place - 1]
+        place -= 1
+    values[place], columns[place] = value, column
+    return min(size + 1, capacity)
 
 
 # -- by groups of sources --------------------------------------------------------------------------

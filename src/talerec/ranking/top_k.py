@@ -23,7 +23,7 @@ class TopK(NamedTuple):
 
 
 class ItemFlags(NamedTuple):
-    """Which items may be ranked and listed."""
+    """Flags of the items that may be ranked and listed."""
 
     allowed: Array  # per item, 0: it may not be ranked at all; empty: all are allowed
     hidden: Array  # per item, not 0: it is ranked, but not listed; empty: none is hidden

@@ -196,7 +196,7 @@ class Weights:
         return scratch
 
     def marks(self) -> Array:
-        """Return a zero for every item, for this thread; whoever uses it leaves zeros behind."""
+        """Return a zero for every item, for this thread; its user resets it to zeros."""
         return self.scratch().marks
 
     # -- contributions to scores --

@@ -10,7 +10,7 @@ from talerec.reports.charts.row_charts import DotRow, dot_chart, stacked_bar_cha
 from talerec.reports.charts.trade_off import TradePoint, trade_off_chart
 from talerec.reports.markup import Html
 
-_LEAST_SECONDS = 0.01  # models that take less stand at the left end of the axis
+_MIN_SECONDS = 0.01  # models that take less stand at the left end of the axis
 
 
 def render_leaderboard(board: Leaderboard, source: str) -> str:
@@ -42,12 +42,12 @@ _WORDS = (
 
 
 def draw_trade_off(board: Leaderboard) -> Html:
-    """Return the chart of accuracy against seconds: a labelled point per model."""
+    """Return the chart of accuracy against seconds of fit and evaluation: a point per model."""
     metric = board.headline
     points = [
         TradePoint(
             label,
-            max(board.seconds(label), _LEAST_SECONDS),
+            max(board.seconds(label), _MIN_SECONDS),
             board.results[label].metrics[metric] or 0.0,
             *board.results[label].intervals[metric],
         )

@@ -95,7 +95,7 @@ def fact_list(values: Mapping[str, Any]) -> Html:
     """
     rows = []
     for name, value in values.items():
-        text = format_short(value) if isinstance(value, float) else _cell(value)
+        text = format_short(value) if isinstance(value, float) else _format_cell(value)
         rows.append(tag("div", tag("dt", name), tag("dd", text)))
     return tag("dl", *rows)
 
@@ -168,12 +168,12 @@ def _cells(row: Sequence[Any], classes: Sequence[str | None]) -> Iterator[Html]:
     """
     for column, (value, kind) in enumerate(zip(row, classes, strict=True)):
         if column:
-            yield tag("td", _cell(value), class_=kind)
+            yield tag("td", _format_cell(value), class_=kind)
         else:
-            yield tag("th", _cell(value), scope="row", class_=kind)
+            yield tag("th", _format_cell(value), scope="row", class_=kind)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """Return a table value as text: whole numbers in full, floats to four decimals.
 
     Text stays as it is, bool is yes or no, and a missing or infinite number is a dash.

@@ -40,10 +40,12 @@ def csr_columns(matrix: Matrix) -> CSR:
 
 @kernel
 def sort_indices(values: Array, bound: int, spare: Array) -> None:
-    """Sort integers from 0 to `bound` in place: by insertion up to 48, else by radix sort.
+    """Sort integers from 0 to `bound` (included) in place.
 
-    values: the integers, 1-D.
-    spare: work space of the length of `values`; its content is overwritten.
+    Up to 48 are sorted by insertion, more by radix sort.
+
+    values: the integers, 1-D. spare: work space of the length of `values`; its content is
+    overwritten.
     """
     n = len(values)
     if n <= 48:

@@ -152,7 +152,7 @@ def unsigned_range(start: int, stop: int) -> Any:
 
 @dataclass
 class CompilationStats:
-    """How many kernels this process has compiled, and in how many seconds.
+    """The number of kernels that this process has compiled, and the seconds that it took.
 
     A kernel is a function of this package that Numba compiles.
     """

@@ -27,7 +27,7 @@ import numpy as np
 
 logger = logging.getLogger("talerec")
 
-_LIBRARIES = ("numba", "numpy", "math", "typing")  # identified by name: they do not change
+_LIBRARIES = ("numba", "numpy", "math", "typing")  # their functions count by name alone
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -40,23 +40,25 @@ def fingerprint(kernel: Any) -> str:
     It changes if any of them changes, whichever file it is in.
     """
     digest = hashlib.sha256()
-    for part in _describe_value(kernel, {}):
+    for part in _fingerprint_value(kernel, {}):
         digest.update(part.encode())
         digest.update(b"\n")
     return digest.hexdigest()
 
 
-def _describe_value(value: Any, seen: dict[int, int]) -> Iterator[str]:
-    """Yield lines that change whenever `value` changes in a way that affects compiled code.
+def _fingerprint_value(value: Any, seen: dict[int, int]) -> Iterator[str]:
+    """Yield lines of text that identify a value from which a kernel is compiled.
 
-    `seen` maps the id() of functions described so far to their number, and is extended: a function
-    is described once.
+    The lines change if the compiled code may change: they have the code, options, arrays and
+    constants that a function reads. Functions of `_LIBRARIES` count by name alone, and values of
+    other types by their text without memory addresses. `seen` maps the id() of functions met so far
+    to their number, and is extended: a function is written once.
     """
     value = getattr(value, "numba_object", value)
     if hasattr(value, "py_func"):  # a compiled function: its options and its Python code
         for name, option in sorted(value.targetoptions.items()):
             yield name
-            yield from _describe_value(option, seen)
+            yield from _fingerprint_value(option, seen)
         value = value.py_func
     elif hasattr(value, "_defn"):  # a function that generates code: Numba's `intrinsic`
         value = value._defn
@@ -66,13 +68,13 @@ def _describe_value(value: Any, seen: dict[int, int]) -> Iterator[str]:
         seen[id(value)] = len(seen)
         yield f"{value.__module__}.{value.__qualname__}"
         if (value.__module__ or "").partition(".")[0] not in _LIBRARIES:
-            yield from _describe_function(value, seen)
+            yield from _fingerprint_function(value, seen)
     elif isinstance(value, CodeType):
-        yield from _describe_code(value, seen)
+        yield from _fingerprint_code(value, seen)
     elif isinstance(value, tuple | list):
         yield f"{type(value).__qualname__} of {len(value)}"
         for part in value:
-            yield from _describe_value(part, seen)
+            yield from _fingerprint_value(part, seen)
     elif isinstance(value, set | frozenset):  # their order differs between processes
         yield repr(sorted(map(repr, value)))
     elif isinstance(value, np.ndarray):
@@ -83,14 +85,14 @@ def _describe_value(value: Any, seen: dict[int, int]) -> Iterator[str]:
         yield _ADDRESS.sub("", repr(value))
 
 
-def _describe_function(function: FunctionType, seen: dict[int, int]) -> Iterator[str]:
+def _fingerprint_function(function: FunctionType, seen: dict[int, int]) -> Iterator[str]:
     """Yield lines that change with a function's code, defaults, closure and globals it uses.
 
     `seen` maps the id() of functions described so far to their number, and is extended.
     """
-    yield from _describe_code(function.__code__, seen)
+    yield from _fingerprint_code(function.__code__, seen)
     closure = [cell.cell_contents for cell in function.__closure__ or ()]
-    yield from _describe_value([function.__defaults__, closure], seen)
+    yield from _fingerprint_value([function.__defaults__, closure], seen)
     names = sorted(_used_names(function.__code__))
     for name in names:
         if name not in function.__globals__:
@@ -101,19 +103,19 @@ def _describe_function(function: FunctionType, seen: dict[int, int]) -> Iterator
             members = vars(value)
             for part in names:
                 if part in members and not isinstance(members[part], ModuleType):
-                    yield from _describe_value(members[part], seen)
+                    yield from _fingerprint_value(members[part], seen)
         else:
-            yield from _describe_value(value, seen)
+            yield from _fingerprint_value(value, seen)
 
 
-def _describe_code(code: CodeType, seen: dict[int, int]) -> Iterator[str]:
+def _fingerprint_code(code: CodeType, seen: dict[int, int]) -> Iterator[str]:
     """Yield lines that change with a code object: its instructions, names and constants.
 
     `seen` maps the id() of functions described so far to their number, and is extended.
     """
     yield code.co_code.hex()
     yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
-    yield from _describe_value(code.co_consts, seen)
+    yield from _fingerprint_value(code.co_consts, seen)
 
 
 def _used_names(code: CodeType) -> set[str]:

@@ -28,16 +28,17 @@ def address(array: Array, dtype: type) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _make_pointer(typing_context: Any, address: Any, dtype: Any) -> Any:
+def _make_pointer(typing_context: Any, address_type: Any, dtype_class: Any) -> Any:
     """Return the type and the code generator of a pointer made from an address.
 
     The two values that Numba's `intrinsic` needs: the signature (integer, dtype) -> pointer to
-    dtype, and a function that writes the LLVM instruction `inttoptr`.
+    dtype, and a function that writes the LLVM instruction `inttoptr`. address_type, dtype_class:
+    the Numba types of the two arguments.
     """
-    from numba.core import types  # Numba itself calls this
+    from numba.core import types  # imported by now: Numba calls this function
 
     pointer: Any = types.CPointer
-    signature = pointer(dtype.dtype)(address, dtype)
+    signature = pointer(dtype_class.dtype)(address_type, dtype_class)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))

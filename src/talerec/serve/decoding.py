@@ -1,4 +1,4 @@
-"""Why a JSON body does not match its class, and whole numbers written as floats."""
+"""Decoding errors of JSON bodies, reworded for clients; whole numbers written as floats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NO_FIELD = "there is no field"  # begins the message about an unknown field
 
 
 class DecodeProblem(NamedTuple):
-    """Why msgspec could not decode a JSON body into a request class."""
+    """The reason why msgspec could not decode a JSON body into a request class."""
 
     path: str  # of the value in the JSON, such as "events[3].user_id"; empty for the whole body
     message: str  # for clients

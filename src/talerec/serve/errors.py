@@ -11,7 +11,7 @@ _RETRY_SOON: Headers = ((b"retry-after", b"1"),)
 
 
 class ErrorDetail(msgspec.Struct):
-    """What is wrong with a request: the field `error` of every error response."""
+    """The problem with a request: the field `error` of every error response."""
 
     code: str  # for programs, such as "k_too_large"
     message: str  # for people

@@ -68,7 +68,7 @@ def _parse_list(path: Path, name: str, table: Any) -> NamedList:
     TalerecError, which names the file and the list, if a field is invalid.
     """
     if not _NAME.fullmatch(name):
-        message = f"{name[:50]!r} is no name of a list; names have letters, digits, -, _ and ."
+        message = f"{name[:50]!r} is not a name of a list; names have letters, digits, -, _ and ."
         raise TalerecError(f"{path}: {message}", "lists")
     try:
         parsed = msgspec.convert(table, NamedList)

@@ -24,7 +24,7 @@ Boosts = dict[str, dict[str, Annotated[float, Meta(ge=-1000, le=1000)]]]
 ABSENT: UnsetType = UNSET
 Absent = UnsetType
 
-# gc=False: an answer has many of these objects, and none can be part of a reference cycle
+# gc=False: a response has many of these objects, and none can be part of a reference cycle
 
 
 class HistoryRow(Struct, forbid_unknown_fields=True, gc=False):
@@ -60,7 +60,7 @@ class HistoryRequest(Struct, forbid_unknown_fields=True):
 
 
 class SlotRule(Struct, forbid_unknown_fields=True, gc=False):
-    """What may stand at a place of a list."""
+    """The rule for one place of a list."""
 
     where: Condition  # on the item table
 
@@ -117,7 +117,7 @@ class Reason(Struct, gc=False):
 
 
 class ReasonFamily(Struct, gc=False):
-    """What a family of features adds to a score, for models that rank by such families.
+    """The contribution of a family of features to a score, for models with such families.
 
     The contributions of an item's families add up to its score, without boosts.
     """
@@ -137,7 +137,7 @@ class Item(Struct, omit_defaults=True):
 
 
 class RankedItem(Struct, gc=False):
-    """An item of an answer.
+    """An item of a response.
 
     `because` names the history rows that contribute most to its score; `boost` is what boosts add;
     `families` is what families of features add, for a model that ranks by them.
@@ -168,7 +168,7 @@ class Recommendations(Struct):
 
 
 class BatchRecommendations(Struct):
-    """The answers to a batch, in the order of its requests."""
+    """The responses to a batch, in the order of its requests."""
 
     model: str  # the version of the model
     answers: list[Recommendations]
@@ -260,7 +260,7 @@ class NewEvent(Struct, forbid_unknown_fields=True, gc=False):
     timestamp: Moment | None = None
     event: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None  # its name
     event_id: Id | None = None  # chosen by the client, unique among all events
-    recommendation_id: str | None = None  # of the answer that showed the item
+    recommendation_id: str | None = None  # of the response that showed the item
 
 
 class EventsRequest(Struct, forbid_unknown_fields=True):
@@ -270,12 +270,12 @@ class EventsRequest(Struct, forbid_unknown_fields=True):
 
 
 class EventsAdded(Struct):
-    """How many events were stored, and how many had been stored before. They are on disk."""
+    """The numbers of events stored now, and of events stored before; all are on disk."""
 
     accepted: int  # stored by this request
     duplicates: int  # stored before under the same event_id
     deleted: int | Absent = ABSENT  # ignored: not later than the deletion of their user
-    unknown_recommendations: int | Absent = ABSENT  # events stored without an id of no answer
+    unknown_recommendations: int | Absent = ABSENT  # events with an id that no response had
 
 
 class UserDeleted(Struct):
@@ -339,7 +339,7 @@ class ReloadResult(Struct):
 
 
 class Health(Struct):
-    """The answer to a health probe."""
+    """The response to a health probe."""
 
     status: str  # "ok"
     model: str | None = None  # the version of the model; None while none is loaded

@@ -65,17 +65,17 @@ class Settings:
     max_history: int = 2500  # rows of a history
     max_k: int = 1000  # items of a recommendation list
     max_batch: int = 100  # requests in one batch
-    max_items: int = 50_000  # items in all answers to one batch
+    max_items: int = 50_000  # items in all responses to one batch
     max_unread: int = 64_000_000  # bytes of large responses that clients have not read, per worker
     concurrency: int = 128  # concurrent requests, per worker
     connections: int = 2048  # open connections, per worker
-    timeout: float = 10.0  # seconds for headers, for body, for the answer, and for reading it
+    timeout: float = 10.0  # seconds for headers, for body, for the response, and for reading it
     drain: float = 1.0  # seconds after SIGTERM during which new requests are still accepted
     store: str | None = field(default=None, repr=False)  # address of the event database
     ids: str | None = None  # kind of ids in events: integer or text; None: that of the model
     keep_events: float | None = None  # seconds after which events leave the store; None: never
-    impressions: float = 0.0  # share of users whose answers are kept in the store
-    attribution: float = 1800.0  # seconds after an answer in which an event counts as its click
+    impressions: float = 0.0  # share of users whose responses are kept in the store
+    attribution: float = 1800.0  # seconds after a response in which an event counts as its click
     explore: float = 0.0  # share of places below the first for items with few impressions
     negative_events: tuple[str, ...] = NEGATIVE_EVENTS  # names of events that hide their item
     hide_for: float = HIDE_DAYS * 86_400  # seconds for which such an event hides its item
@@ -141,7 +141,7 @@ class Settings:
         """Return the tokens that the service accepts; None if requests need none.
 
         They come from the file `token_file` or from the settings `token` (may write) and
-        `read_token` (may only ask). TalerecError if the file cannot be used.
+        `read_token` (may only read). TalerecError if the file cannot be used.
         """
         if self.token_file is not None:
             return parse_tokens(read_token_file(self.token_file), self.token_file)
@@ -229,7 +229,7 @@ class Settings:
                 raise TalerecError(f"{origin!r} is not an origin, {example}")
 
     def _check_choices(self) -> None:
-        """Raise TalerecError for a value that is no choice, half a TLS pair, or equal names.
+        """Raise TalerecError for a value that is not a choice, half a TLS pair, or equal names.
 
         `_refuse` raises it for a value that `_CHOICES` does not list. The names are those of the
         comparison models in `beside`: their paths without suffix, which must differ.

@@ -40,12 +40,12 @@ HELP = {
     "talerec_store_failures_total": "Requests that failed because of the store.",
     "talerec_store_commits_total": "Commits to the store; waiting requests share a commit.",
     "talerec_store_commit_seconds_total": "Time that commits took.",
-    "talerec_impressions_queued_total": "Answers of the kept share of users.",
-    "talerec_impressions_written_total": "Answers that the store has, or that deletions removed.",
-    "talerec_impressions_lost_total": "Answers that were not kept: the queue was full, or a worker"
-    " was killed.",
-    "talerec_impression_writer_seconds_total": "Processor time of the threads that write answers.",
-    "talerec_recommendation_ids_refused_total": "Events with an id of no answer of this service.",
+    "talerec_impressions_queued_total": "Responses of the kept share of users.",
+    "talerec_impressions_written_total": "Responses that the store has, or that deletions removed.",
+    "talerec_impressions_lost_total": "Responses that were not kept: the queue was full, or a"
+    " worker was killed.",
+    "talerec_impression_writer_seconds_total": "Processor time of threads that write responses.",
+    "talerec_recommendation_ids_refused_total": "Events whose id no response of this service had.",
     "talerec_catalogue_items": "Items of the store, without deleted ones.",
     "talerec_catalogue_changed_timestamp_seconds": "When an item of the store last changed.",
     "talerec_learned_timestamp_seconds": "Time of the last background fit; 0 before the first.",
@@ -189,7 +189,7 @@ class SharedState:
 
     @property
     def reload_requests(self) -> int:
-        """How often any worker has asked all workers to check the artifact for a new model.
+        """The number of requests to all workers to check the artifact for a new model.
 
         A worker is a process that answers requests.
         """

@@ -30,7 +30,7 @@ class Tokens:
     """The tokens that a service accepts, as bytes."""
 
     writers: tuple[bytes, ...] = field(repr=False)  # may ask, store events, delete, and reload
-    readers: tuple[bytes, ...] = field(default=(), repr=False)  # may only ask
+    readers: tuple[bytes, ...] = field(default=(), repr=False)  # may only read
 
     def find_right(self, token: bytes) -> str | None:
         """Return what a token allows, "write" or "read"; None if it is not accepted.

@@ -141,7 +141,7 @@ def check_evaluation(model: Model, plan: SplitPlan, on: str) -> None:
 
 
 class _Options(NamedTuple):
-    """What is evaluated on a cluster, and how; most fields are parameters of `evaluate`.
+    """An evaluation on a cluster; most fields are parameters of `evaluate`.
 
     A case is a user's next row after a split, which the model should rank high. limits: the most
     rows, pairs and bytes of a Spark task.

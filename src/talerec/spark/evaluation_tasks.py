@@ -135,7 +135,7 @@ def _build_cases(log: Log, items: RowItems, window: TimeWindow) -> Cases:
 
 
 class WindowEvaluation(NamedTuple):
-    """How the cases of a test period are evaluated, partition by partition of users.
+    """The plan by which the cases of a test period are evaluated, one partition at a time.
 
     A case is a user's next row after training, which the model should rank high.
     """
@@ -233,14 +233,14 @@ class WindowEvaluation(NamedTuple):
 
 
 def save_user_sums(folder: str, partition: int, files: Sequence[Path], ks: Sequence[int]) -> None:
-    """Save sums over the users of a partition, of their cases in all test periods.
+    """Save, per user of a partition, the sums of metrics over the user's cases in all periods.
 
-    files: Parquet files with the partition's cases, one per test period that has any; without
-    files nothing is saved. ks: list lengths of the metrics.
+    files: Parquet files with the partition's cases, one per test period that has any; without files
+    nothing is saved. ks: list lengths of the metrics.
     """
     if files:
-        columns = user_sum_columns(pl.scan_parquet(files[0]).collect_schema().names())
-        cases = pl.concat(pl.read_parquet(file, columns=columns) for file in files)
+        names = user_sum_columns(pl.scan_parquet(files[0]).collect_schema().names())
+        cases = pl.concat(pl.read_parquet(file, columns=names) for file in files)
         messages.save_frame(user_sums_file(folder, partition), tabulate_user_sums(cases, ks))
 
 

@@ -84,7 +84,7 @@ def fit(
     with open_run(session, work or Path(output).parent) as run:
         stats = read_stats(run, source, LogOptions(names, ties, core, drop_duplicates))
         options = FitOptions(ties, limits, table, histories, items)
-        model.set_fitted(_add_items(fit_rows(run, stats, model, options), items))
+        model.set_fitted(_with_item_table(fit_rows(run, stats, model, options), items))
         model.save(output, histories=histories is True)
     model.set_fitted(load(output).fitted)
     return model
@@ -131,10 +131,11 @@ def _fit_content(run: ClusterRun, stats: LogStats, model: Content, options: FitO
     return fitted
 
 
-def _add_items(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
-    """Return a fitted state with an item table (item_id and columns that describe the items).
+def _with_item_table(fitted: Fitted, table: pl.DataFrame | None) -> Fitted:
+    """Return the fitted state with an item table; unchanged if it has one already.
 
-    Its rows are brought to the order of the model's items. Unchanged if it has a table already.
+    table: item_id and columns that describe the items; its rows are brought to the order of the
+    model's items.
     """
     if table is None or fitted.info is not None:
         return fitted

@@ -29,7 +29,7 @@ from talerec.spark.tempo import TempoFit
 
 
 class FitOptions(NamedTuple):
-    """How Spark fits a model to rows, and where its weights and the users' rows are saved."""
+    """Options of a fit on Spark, and where its weights and the users' rows are saved."""
 
     ties: str  # order of a user's rows with equal times: "file" or "item"
     limits: TaskLimits  # how much a Spark task takes on: rows, pairs of items, bytes

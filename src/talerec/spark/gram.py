@@ -64,7 +64,7 @@ def build_tempo_terms(
 
 
 class RowLayout(NamedTuple):
-    """Where each partition of users has its rows in the files that all Spark tasks read.
+    """Offsets of each partition of users in the files that all Spark tasks read.
 
     A partition is a set of users. Consecutive partitions form a numbered group; a group has one
     file for each array of its rows.

@@ -1,4 +1,4 @@
-"""What the driver knows of a log on a cluster, and how the log's rows get into partitions.
+"""A log on a cluster as the driver sees it, and how the log's rows get into partitions.
 
 The driver's memory grows with the number of items, and not with rows or users.
 """
@@ -63,12 +63,12 @@ class LogStats:
 
     @property
     def n_rows(self) -> int:
-        """How many rows the log has."""
+        """The number of rows of the log."""
         return int(self.item_counts.sum())
 
 
 class LogOptions(NamedTuple):
-    """How a log is read and cleaned."""
+    """Options of reading and cleaning a log."""
 
     names: Columns  # the names of the columns
     ties: str  # order of a user's rows with equal times: "file" or "item"

@@ -1,4 +1,4 @@
-"""How a log is cut into partitions of users. No Spark.
+"""Division of a log into partitions of users. No Spark.
 
 A *partition* holds the rows of a range of users as a few arrays in files. Ranges have the order of
 the users in one machine's log, so that all partitions, one after another, have its rows in order.
@@ -57,7 +57,7 @@ class UserPartitions(NamedTuple):
 
     @property
     def n_partitions(self) -> int:
-        """How many partitions (sets of users) there are; `bounds` are the ids between them."""
+        """The number of partitions (sets of users); `bounds` are the ids between them."""
         return len(self.bounds) + 1
 
     def assign(self, users: pl.Series) -> Array:
@@ -85,7 +85,7 @@ def _sort_keys(users: pl.Series, is_numeric: bool) -> pl.Series:
 
 
 class RowOptions(NamedTuple):
-    """How `send_rows` converts and selects a log's rows before it sends them on."""
+    """Options by which `send_rows` converts and selects a log's rows."""
 
     items_file: str  # Parquet: item id, position in the vocabulary, popularity rank
     by_item: bool  # rows with equal times are ordered by their items
@@ -346,7 +346,7 @@ def cut_times(sampled: Array, item: int, count: int) -> Array:
 
 
 class TaskLimits(NamedTuple):
-    """What one Spark task of a fit may hold in memory."""
+    """Limits of what one Spark task of a fit holds in memory."""
 
     rows: int  # of the log
     pairs: int  # of items, for which sums are held

@@ -1,4 +1,4 @@
-"""What has to be installed before Spark can start: packages, and Java. No Spark."""
+"""Requirements of a Spark session: packages, and Java. No Spark."""
 
 from __future__ import annotations
 

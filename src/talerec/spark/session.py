@@ -104,7 +104,7 @@ class ClusterRun:
 
     @property
     def n_cores(self) -> int:
-        """How many Spark tasks run at the same time on the cluster."""
+        """The number of Spark tasks that run at the same time on the cluster."""
         return int(self.session.sparkContext.defaultParallelism)
 
     def task_numbers(self, count: int) -> DataFrame:

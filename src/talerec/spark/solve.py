@@ -55,7 +55,7 @@ def count_trends(log: ClusterLog, rows: RowFiles, window: float, side: str) -> R
 
 
 class WeightTable(NamedTuple):
-    """Where a fit writes a model's weights as Parquet files, with item ids instead of numbers.
+    """The target of a fit that writes weights as Parquet files, with item ids, not numbers.
 
     The files have the columns source, target (item ids) and weight (float32).
     """
@@ -66,7 +66,7 @@ class WeightTable(NamedTuple):
 
 
 class SolveTask(NamedTuple):
-    """What item-item weights are solved from on a cluster.
+    """Inputs from which item-item weights are solved on a cluster.
 
     A Gram term is a summand of G = S'S and K = S'T (source x target). G and K are those of the
     normal equations: S and T have, per training example, the weights of its source and its target

@@ -1,4 +1,4 @@
-"""What Spark writes: tables, which are folders of Parquet files, and users' rows.
+"""Output of Spark: tables, which are folders of Parquet files, and users' rows.
 
 Users' rows go from the tasks of a fit to a table, or to a store of events, past the driver.
 """
@@ -27,7 +27,7 @@ from talerec.spark.read import Source, restore_slashes
 from talerec.spark.session import ClusterRun, map_tasks, run_on_partitions
 from talerec.store import Store, import_log
 
-_SPARK_FILES = ("part-", "_", ".part-", "._")  # how the names of files begin that Spark writes
+_SPARK_FILE_PREFIXES = ("part-", "_", ".part-", "._")  # of the names of files that Spark writes
 _NAMED_ROWS = 500_000  # rows that get external ids at a time
 _MAX_BROADCAST = 2_000_000  # items of a table that is sent to every executor
 
@@ -52,10 +52,10 @@ def check_table(session: SparkSession, address: str, source: Source) -> str:
 
 
 def _is_replaceable(path: Any, file_system: Any) -> bool:
-    """Return whether nothing is at a path, or a folder whose files were all written by Spark.
+    """Return whether nothing is at a path, or a folder in which Spark wrote every file.
 
     path, file_system: a Hadoop path and its file system, Java objects (`_hadoop_path`). Files of
-    Spark are recognised by the beginning of their names.
+    Spark are recognised by the beginning of their names; an empty folder is replaceable.
     """
     if not file_system.exists(path):
         return True
@@ -63,7 +63,7 @@ def _is_replaceable(path: Any, file_system: Any) -> bool:
         return False
     listed = file_system.listFiles(path, True)
     while listed.hasNext():
-        if not str(listed.next().getPath().getName()).startswith(_SPARK_FILES):
+        if not str(listed.next().getPath().getName()).startswith(_SPARK_FILE_PREFIXES):
             return False
     return True
 

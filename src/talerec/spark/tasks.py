@@ -36,7 +36,7 @@ _ENTRY_BYTES = 12  # of an entry of G: its column and its value
 
 
 class CountingPlan(NamedTuple):
-    """How the Gram (G = S'S, K = S'T) is summed over pairs of rows, in Spark tasks.
+    """The plan by which Spark tasks sum the Gram (G = S'S, K = S'T) over pairs of rows.
 
     A task sums a range of target items in the rows of a group of users, for each Gram term (a
     summand of the Gram); then another sums a block (range) of owners. Each pair of items is owned

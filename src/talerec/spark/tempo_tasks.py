@@ -223,7 +223,7 @@ def load_snapshots(rows: RowFiles) -> PopularitySnapshots:
 
 
 class HoldoutPlan(NamedTuple):
-    """Where training rows end, and which items held-out queries may have as targets.
+    """The end of the training rows, and the items that held-out queries may have as targets.
 
     A query is a user's history and, as target, the item of the row that came next.
     """

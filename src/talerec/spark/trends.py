@@ -23,7 +23,7 @@ from talerec.spark.work_plan import balanced_edges
 
 
 class TrendPlan(NamedTuple):
-    """Which Spark task computes the trend counts of which rows of a log.
+    """The division of trend counts over Spark tasks, by ranges of items and slices of time.
 
     The trend count of a row is the number of rows of its item within a time window around it. A
     task has all rows of a range of items, or one slice of time of a popular item's rows. Items are
@@ -35,7 +35,7 @@ class TrendPlan(NamedTuple):
 
     @property
     def n_ranges(self) -> int:
-        """How many tasks have a range of items; tasks with time slices are numbered after them."""
+        """The number of tasks with a range of items; tasks with time slices come after them."""
         return len(self.edges) - 1
 
     @property
@@ -48,7 +48,7 @@ class TrendPlan(NamedTuple):
 
     @property
     def n_tasks(self) -> int:
-        """How many tasks there are: ranges of items, and slices of time of popular items."""
+        """The number of tasks: ranges of items, and slices of time of popular items."""
         return int(self.first_slice_tasks[-1])
 
     def sibling_slices(self, task: int) -> range | None:

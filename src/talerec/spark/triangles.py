@@ -276,7 +276,7 @@ def _map_k_entries(folder: str, block: int) -> list[Array]:
 
 
 class SolvePlan(NamedTuple):
-    """How the weights are solved from G = S'S and K + share K' (K = S'T), in Spark tasks.
+    """The plan by which Spark tasks solve weights from G = S'S and K + share K' (K = S'T).
 
     A task has a block of items, a range between two edges. The rarer item of a pair is its owner;
     weights lead from sources to targets. Ranks are by popularity; positions are those of the
@@ -298,7 +298,7 @@ class SolvePlan(NamedTuple):
 def send_target_entries(block: int, plan: SolvePlan, n_items: int) -> Iterator[pa.RecordBatch]:
     """Yield messages with entries of K + share K', to the blocks of their target items.
 
-    K = S'T is source x target, K' its transpose; share is plan.share. Sent are the entries whose
+    K = S'T is source x target, K' its transpose; share is plan.share. It sends the entries whose
     source is an owner of this block (a range of items; the rarer item of a pair owns it) and whose
     target is the other item. A message has the number of entries of each target, sources, and
     values; `send_weights` receives it. K is the right-hand side of the normal equations: S and T

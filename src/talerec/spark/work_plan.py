@@ -1,4 +1,4 @@
-"""How the work of a fit is cut into tasks: ranges of items of about equal work. No Spark.
+"""Division of a fit into tasks: ranges of items of about equal work. No Spark.
 
 Items are numbered by popularity *rank*, 0 the most popular; their *position* is their number in the
 vocabulary, as on one machine.

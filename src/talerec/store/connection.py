@@ -47,7 +47,7 @@ class StoreConnection:
     name : str
         The address without the password, for messages.
     kind : str or None
-        "sqlite" or "postgresql", by the address; None if the address is no database.
+        "sqlite" or "postgresql", by the address; None if it is not the address of a database.
     n_connects : int
         How often a connection was opened.
     """

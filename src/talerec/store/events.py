@@ -53,7 +53,7 @@ class Event(NamedTuple):
     event: str | None = None  # the name of the event, such as "view"
     event_id: str | None = None  # chosen by the client; a retry with the same id is stored once
     has_time: bool = True  # False if the server set the time: a retry's time may then differ
-    recommendation_id: str | None = None  # of the answer that showed the item, if known
+    recommendation_id: str | None = None  # of the response that showed the item, if known
 
     def is_repeat_of(self, stored: Event) -> bool:
         """Has this event the same user, item, name and time as `stored`?
@@ -78,7 +78,7 @@ class StoredRow(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """How many events of one request were stored now, how many before, and how many never."""
+    """The numbers of a request's events that were stored now, before, and never."""
 
     accepted: int  # stored by this request
     duplicates: int  # not stored again: events with the same `event_id` and contents exist

@@ -1,7 +1,7 @@
 """Negative feedback: events by which a user says that an item is not wanted.
 
 Such events hide the item from the user's lists for a time. They are stored and shown like other
-events, but they are no history: no model scores, counts or learns from them.
+events, but do not belong to the history: no model scores, counts or learns from them.
 """
 
 from __future__ import annotations

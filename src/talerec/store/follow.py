@@ -33,28 +33,28 @@ class LineNames(NamedTuple):
 
 
 class FollowOptions(NamedTuple):
-    """What to follow, and what to do with lines that are no events."""
+    """The stream to follow, its first line and fields, and whether to skip invalid lines."""
 
     stream: str = "stdin"  # its name in the store
     first_line: int = 1  # the number of the pipe's first line
-    skips_errors: bool = False  # whether to go on after a line that is no event
+    skips_errors: bool = False  # whether to go on after an invalid line
     names: LineNames = LineNames()
     ids: str | None = None  # "integer" or "text" settles the store's ids; None: they stay
     unit: str = "s"  # of small numeric times
 
 
 class StreamProgress(NamedTuple):
-    """What became of the lines of one commit, which are on disk."""
+    """The result of one commit of lines, which are on disk."""
 
     line: int  # the last line that is stored
     added: int = 0
     there: int = 0  # events whose `event_id` was stored before
     deleted: int = 0  # events of deleted users, from before their deletion
-    skipped: tuple[str, ...] = ()  # messages on lines that are no events
+    skipped: tuple[str, ...] = ()  # messages on invalid lines
 
 
 class LineError(TalerecError):
-    """A line that is no event; all lines before it are stored."""
+    """A line that is not a valid event; all lines before it are stored."""
 
 
 def follow_lines(
@@ -62,8 +62,8 @@ def follow_lines(
 ) -> Iterator[StreamProgress]:
     """Store the events of a pipe's lines as they arrive; yield the progress after each commit.
 
-    The first value says where the stream stands. Lines that are stored already are passed over.
-    LineError for a line that is no event, unless `options.skips_errors`, for a pipe that ends
+    The first value is the present position of the stream. Lines that are stored already are
+    skipped. LineError for an invalid line, unless `options.skips_errors`, for a pipe that ends
     within a line, and for one that ends before the last stored line; the lines before the error are
     stored and yielded first.
 
@@ -147,7 +147,7 @@ class _Follower:
     def store_lines(self, first: int, lines: Sequence[bytes | None]) -> Iterator[StreamProgress]:
         """Store lines, the first of which has the number `first`, and yield the progress.
 
-        LineError after it if a line is no event and such lines are not skipped.
+        LineError after it if a line is invalid and such lines are not skipped.
         """
         self._check_stored(first, lines)
         n_stored = min(max(self.cursor.line + 1 - first, 0), len(lines))
@@ -176,7 +176,7 @@ class _Follower:
     ) -> StreamProgress:  # fmt: skip
         """Store the events of some lines with the stream's new cursor; return the progress.
 
-        event_lines: the line of each event. problems: lines that are no events, with a message.
+        event_lines: the line of each event. problems: invalid lines, with a message.
         """
         if not lines:
             return StreamProgress(self.cursor.line)
@@ -214,7 +214,7 @@ class _Follower:
     def _parse_lines(
         self, first: int, lines: Sequence[bytes | None]
     ) -> tuple[list[Event], list[int], list[tuple[int, str]]]:
-        """Return the events of lines, the line of each, and lines that are none, with messages.
+        """Return the events of lines, the line of each, and invalid lines with messages.
 
         Nothing is parsed after the first problem, unless such lines are skipped.
         """
@@ -235,7 +235,7 @@ class _Follower:
         return events, event_lines, problems
 
     def _parse_line(self, line: bytes | None, now: int) -> Event:
-        """Return the event of a line; TalerecError if it is none. `now` is in microseconds."""
+        """Return the event of a line; TalerecError if it is invalid. `now` is in microseconds."""
         values, names = _decode(line), self._options.names
         user, item = (_read_id(values, name) for name in names[:2])
         kinds = self._kinds.or_else(
@@ -262,7 +262,7 @@ class _Follower:
 
 
 def _decode(line: bytes | None) -> dict[str, Any]:
-    """Return the JSON object of a line; TalerecError if it has none, or is too long (None)."""
+    """Return the JSON object of a line; TalerecError if it is missing, or too long (None)."""
     if line is None:
         raise TalerecError(f"the line has more than {MAX_LINE:,} bytes")
     try:
@@ -285,7 +285,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _read_id(values: dict[str, Any], name: str) -> int | str:
-    """Return an id of a line's JSON object; TalerecError if it is missing or no id."""
+    """Return an id of a line's JSON object; TalerecError if it is missing or not an id."""
     value = values.get(name)
     if value is None:
         raise TalerecError(f"{name} is missing")

@@ -12,7 +12,7 @@ MAX_ID = 500  # characters of an id: databases index no more than 2,700 bytes
 
 
 class IdKinds(NamedTuple):
-    """Whether the user and the item ids of a store are "integer" or "text"; None: not settled."""
+    """The kinds of a store's user and item ids: "integer" or "text"; None: not settled."""
 
     user: str | None = None
     item: str | None = None
@@ -47,5 +47,5 @@ def validate_id(value: int | str, name: str, kind: str | None = TEXT) -> str:
 
 
 def earliest_id(time: int) -> str:
-    """Return a text that sorts before all ids of answers from `time` (microseconds) on."""
+    """Return a text that sorts before all ids of responses from `time` (microseconds) on."""
     return max(time, 0).to_bytes(7, "big").hex()

@@ -1,7 +1,7 @@
 """Impressions of a store: the lists that were shown to users, beside the users' events.
 
-A row is one answer: who got it, when, from which model, under which rules, and its items in order
-with the probability of each. Ids of answers are signed with the store's secret and contain their
+A row is one response: who got it, when, from which model, under which rules, and its items in order
+with the probability of each. Ids of responses are signed with the store's secret and contain their
 time, so that a forged or old id is recognised without a look at the table.
 """
 
@@ -27,12 +27,12 @@ RECOMMENDATION_ID = f"[0-9a-f]{{{ID_LENGTH}}}"  # the pattern of an id
 _PAGE_ROWS = 1000  # impressions read by one statement: they may have a thousand items each
 _PAGE_EVENTS = 50_000  # events read by one statement
 _DAY_US = 86_400_000_000  # microseconds
-LATEST_TIME = 2**55 - 1  # microseconds, until the year 3111: later than any answer
+LATEST_TIME = 2**55 - 1  # microseconds, until the year 3111: later than any response
 _COLUMNS = "id, user_id, time, model, role, list, rules, items, probabilities, explored"
 
 
 class Impression(NamedTuple):
-    """One answer that was shown: its items from rank 1 on, and where they came from."""
+    """One response that was shown: its items from rank 1 on, and where they came from."""
 
     id: str  # the recommendation id
     user: str | None  # None for an anonymous visitor
@@ -70,7 +70,7 @@ class IdSigner:
         self._random = Random()  # for different ids; what makes them genuine is the signature
 
     def make_id(self, time: int) -> str:
-        """Return a new id of an answer given at `time`, in microseconds since 1970."""
+        """Return a new id of a response given at `time`, in microseconds since 1970."""
         content = (time << 48 | self._random.getrandbits(48)).to_bytes(13, "big")
         return (content + self._sign(content)).hex()
 
@@ -154,21 +154,21 @@ class ImpressionStore(MeasurementStore):
             return since
         return max(since, int(rows[max(0, min(n_within, limit) - 1)][0]))
 
-    def find_candidate_start(self, candidate: str) -> int:
-        """Return the time (microseconds) of a candidate's first answer; 0 if it has none.
+    def find_candidate_start(self, version: str) -> int:
+        """Return the time (microseconds) of a candidate's first response; 0 if it has none.
 
-        `candidate` is the version of the model.
+        `version` is that of the candidate model.
         """
         query = "select time from talerec_impressions where role = 'candidate' and model = ?"
-        rows = self._read(f"{query} order by id limit 1", (candidate,))
+        rows = self._read(f"{query} order by id limit 1", (version,))
         return int(rows[0][0]) if rows else 0
 
     def read_possible_clicks(
         self, since: int, until: int = LATEST_TIME
     ) -> Iterator[list[PossibleClick]]:
-        """Yield the events that can be clicks on answers from `since` to before `until`.
+        """Yield the events that can be clicks on responses from `since` to before `until`.
 
-        These are the events with the id of such an answer, and those of users with such answers
+        These are the events with the id of such a response, and those of users with such responses
         from the second of `since` to `until` (microseconds), as some clocks only know seconds.
         They come in groups of at most 50,000.
         """
@@ -209,7 +209,7 @@ class ImpressionStore(MeasurementStore):
     def count_shown(self, since: int, until: int) -> dict[int, Counter[str]]:
         """Return how often each item was shown, by day since 1970 and item id.
 
-        Counted are answers from `since` to before `until`, in microseconds since 1970.
+        It counts responses from `since` to before `until`, in microseconds since 1970.
         """
         counts: dict[int, Counter[str]] = {}
         for rows in self.read_impressions(since):
@@ -226,7 +226,7 @@ def encode_list(values: Sequence[Any] | None) -> str | None:
 
 
 def validate_recommendation_id(value: object) -> None:
-    """Raise TalerecError unless a value has the form of the ids that answers have."""
+    """Raise TalerecError unless a value has the form of the ids that responses have."""
     if not isinstance(value, str) or not re.fullmatch(RECOMMENDATION_ID, value):
         shown = repr(value)[:50]
-        raise TalerecError(f"recommendation_id {shown} is not an id as answers have it")
+        raise TalerecError(f"recommendation_id {shown} is not an id as responses have it")

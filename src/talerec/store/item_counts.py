@@ -1,4 +1,4 @@
-"""How often each item occurs in the events of the last days, at most three times per user."""
+"""Counts of each item in the events of the last days, at most three per user."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class ItemChanges(NamedTuple):
 
     rows: list[StoredItem]  # the last state of each item
     seq: int  # the number of the last commit that changed items, up to which the rows are complete
-    resets: int  # how often the store had lost commits, so that everything was read anew
+    resets: int  # how often the store had lost commits, so that everything was re-read
 
 
 class ItemTail:
@@ -36,7 +36,7 @@ class ItemTail:
         The number of the last commit that was read, the number of items, and the time of the last
         change.
     resets : int
-        How often everything was read anew, because the store had lost commits.
+        How often everything was re-read, because the store had lost commits.
     """
 
     def __init__(self, store: Store) -> None:

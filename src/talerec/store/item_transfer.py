@@ -23,7 +23,7 @@ _COMMIT_ITEMS = 5000  # items of one commit
 
 
 class ItemImport(NamedTuple):
-    """How many rows an item table has, and how many items of the store it has changed."""
+    """The numbers of rows of an item table, and of items of the store that it changed."""
 
     rows: int
     changed: int

@@ -20,7 +20,7 @@ _DAY_S = 86_400  # seconds
 
 
 class Exclusion(IntEnum):
-    """Why an event is not measured for a model; stored in the place of a rank."""
+    """The reason why an event is not measured for a model; stored in the place of a rank."""
 
     TRAINED = -1  # the model was trained on the event
     OUTDATED = -2  # the model was trained on events of the user that are as late, or later
@@ -39,7 +39,7 @@ class Measurement(NamedTuple):
 
 
 class MeasurementProgress(NamedTuple):
-    """How far online evaluation, which ranks items of new events, has read the event store."""
+    """The progress of online evaluation, which ranks the items of new events, in the store."""
 
     seq: int  # the commit-order number of the last row that was read
     left_out: int  # how many events were skipped so far

@@ -32,7 +32,7 @@ def mark_of(store: str) -> int:
 
 @dataclass(eq=False)
 class StoreIdentity:
-    """What all connections of a process to a store must find: its id, its undamaged file.
+    """The identity that all connections to a store must find: its id, its undamaged file.
 
     Connections that share an object of this class refuse another store or file at the same address.
     """

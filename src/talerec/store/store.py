@@ -178,12 +178,13 @@ class Store(ItemStore):
     def delete_user(self, user: str, time: int, *, always_record: bool = True) -> int:
         """Delete a user's events, measurements and impressions; return the seq of the deletion.
 
-        The seq numbers events and deletions in the order of their commits. `time` is the time of
-        the deletion in microseconds since 1970. The deletion holds for events up to that time, and
-        up to the latest of the deleted events if its clock was ahead (by a day at most): they are
-        not stored again. If `always_record` is false, and the store has neither events nor a
-        deletion of the user, nothing is recorded; the seq is then that of the last row.
-        Impressions are deleted in any case, also anonymous ones that one of the events names.
+        Measurements are the events' results of online evaluation. The seq numbers events and
+        deletions in the order of their commits. `time` is the time of the deletion in microseconds
+        since 1970. Events up to a bound are not stored again: the bound is `time`, or the time of
+        the latest deleted event, by at most a day, since a client's clock may be ahead. If
+        `always_record` is false, and the store has neither events nor a deletion of the user,
+        nothing is recorded; the seq is then that of the last row. Impressions are deleted in any
+        case, also anonymous ones that one of the events names.
         """
         with self._transaction() as session:
             seq, deleted_until = lock_meta(session)
@@ -193,16 +194,16 @@ class Store(ItemStore):
             delete_impressions(session, user)
             if latest is None and not earlier and not always_record:
                 return seq
-            until = max(time, min(latest or time, time + MAX_CLOCK_SKEW), *earlier.values())
+            bound = max(time, min(latest or time, time + MAX_CLOCK_SKEW), *earlier.values())
             of_user = "from talerec_events where user_id = ?"
             delete = f"delete from talerec_measured where seq in (select seq {of_user})"
             session.execute(delete, (user,))
             session.execute(f"delete {of_user}", (user,))
             session.execute("delete from talerec_deletions where user_id = ?", (user,))
-            values = (user, seq + 1, until)
+            values = (user, seq + 1, bound)
             session.execute("insert into talerec_deletions values (?, ?, ?)", values)
             update = "update talerec_meta set seq = ?, deleted_until = ?"
-            session.execute(update, (seq + 1, max(until, deleted_until)))
+            session.execute(update, (seq + 1, max(bound, deleted_until)))
         return seq + 1
 
     def prune(self, after: int, before: int) -> int | None:

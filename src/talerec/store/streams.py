@@ -18,7 +18,7 @@ from talerec.store.store import Store
 
 
 class StreamCursor(NamedTuple):
-    """Where a stream stands: its last stored line, and fingerprints of two of its lines."""
+    """The position of a stream: its last stored line, and fingerprints of two of its lines."""
 
     line: int = 0  # 0: no line is stored
     first: str | None = None  # fingerprint of line 1; None if the stream began later

@@ -52,7 +52,7 @@ class EventTail:
         The id of the store, if the service has used it before: then no other store is accepted, and
         neither a file nor tables are created. It is polled until it answers.
     feedback : NegativeFeedback
-        Which events are negative, of which each user has as many in the cache as of others.
+        Which events are negative feedback; the cache has as many of them per user as of others.
     on_poll : function
         Called with the EventTail after each poll that reached the end of the store.
 
@@ -325,7 +325,7 @@ class EventTail:
     def _skip_backlog(self) -> None:
         """Skip to the last 200,000 rows if more rows than that are unread, as after an import.
 
-        Only then is the cache emptied, are the deletions read anew and is `n_skips` increased.
+        Only then is the cache emptied, are the deletions re-read and is `n_skips` increased.
         Listeners do not get skipped rows. `self.seq` is the number of the last row that was read.
         """
         last_seq = self.read_last_seq()
@@ -346,7 +346,7 @@ class EventTail:
         self._n_connects = self._poller.n_connects
 
     def _jump_to(self, seq: int) -> None:
-        """Go on after row number `seq`: empty the cache and read the deletions anew."""
+        """Go on after row number `seq`: empty the cache and re-read the deletions."""
         self._read_deletions()
         with self._lock:
             self._users.clear()

@@ -42,10 +42,10 @@ def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
 
     Rows with equal user, item and time are the same event, stored as often as the log has it. Rows
     of a deleted user are skipped unless they are later than the deletion, and at most a day ahead
-    of this machine's clock. Each commit has about
-    5,000 rows, after which progress is reported. InvalidLogError, and nothing is written, if an id
-    cannot be stored or is no integer in a store of integer ids. `ids` ("integer" or "text") settles
-    the kind of the store's ids; by default it stays, and an empty store takes that of the log.
+    of this machine's clock. Each commit has about 5,000 rows, after which progress is reported.
+    InvalidLogError, and nothing is written, if an id cannot be stored or is not an integer in a
+    store of integer ids. `ids` ("integer" or "text") settles the kind of the store's ids; by
+    default it stays, and an empty store takes that of the log.
     """
     kinds = IdKinds(ids or find_kind(log.users.ids), ids or find_kind(log.items.ids))
     if ids is None:
@@ -119,13 +119,13 @@ def export_events(store: Store, without: Collection[str] = ()) -> Iterator[pl.Da
     event_id. Deletions of users are left out, and events with a name in `without`; rows are
     numbered by `seq`, events and deletions together.
     """
-    left_out = NegativeFeedback(frozenset(without))
+    excluded = NegativeFeedback(frozenset(without))
     seq, last_seq = 0, store.meta().seq
     tick = stage("export", float(last_seq))
     stored_schema = {**_SCHEMA, columns.TIME: pl.Int64}
     yield pl.DataFrame(schema=_SCHEMA)
     while seq < last_seq and (rows := store.read_after(seq, _READ_ROWS)):
-        history = left_out.select_history(rows)
+        history = excluded.select_history(rows)
         events = [row[1:] for row in history if row.item is not None and row.seq <= last_seq]
         frame = pl.DataFrame(events, schema=stored_schema, orient="row")
         yield frame.with_columns(pl.col(columns.TIME).cast(_SCHEMA[columns.TIME]))

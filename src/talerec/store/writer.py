@@ -45,7 +45,7 @@ class WriteRequest:
 
     @property
     def size(self) -> int:
-        """How many events the request counts as in the queue: at least 1, also for a deletion."""
+        """The number of events that the request counts as in the queue: at least 1."""
         return max(1, len(self.events), len(self.items))
 
     @property

@@ -45,7 +45,7 @@ def database_kind(address: str) -> str | None:
 
 
 def database_file(address: str) -> Path | None:
-    """Return the path of a database's file; None for a server, or if it is no database.
+    """Return the path of a database's file; None for a server, or if it is not a database.
 
     `address` is such as sqlite:///shop.db (a relative path), or the path itself.
     """
@@ -166,19 +166,19 @@ def connect_to_write(
     return connection
 
 
-def _enable_write_ahead(connection: Any, module: Any, wait_seconds: float) -> None:
+def _enable_write_ahead(connection: Any, driver: Any, wait_seconds: float) -> None:
     """Let a SQLite file be read while it is written (journal mode WAL).
 
     If several connections create a file at once, SQLite fails all but one: they retry for
-    `wait_seconds`. `module` is the driver, sqlite3.
+    `wait_seconds`. `driver` is the module sqlite3.
     """
-    end = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + wait_seconds
     while True:
         try:
             connection.execute("pragma journal_mode = wal")
             return
-        except module.OperationalError as error:
-            if not _is_locked(error) or time.monotonic() > end:
+        except driver.OperationalError as error:
+            if not _is_locked(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
 
@@ -194,7 +194,7 @@ def _is_locked(error: Exception) -> bool:
 def read_query(address: str, query: str) -> pl.DataFrame:
     """Return the rows of an SQL query to the database at `address`, in the query's order.
 
-    InvalidLogError if the query fails, or is no query for rows (with DuckDB: an empty frame).
+    InvalidLogError if the query fails, or does not return rows (with DuckDB: an empty frame).
     """
     with connect_to_read(address) as connection:
         if database_kind(address) == "duckdb":
@@ -273,25 +273,25 @@ def hide_secrets(address: str) -> str:
     return f"{parts.scheme}://{parts.place}" + ("?..." if parts.query else "")
 
 
-def remove_secrets(address: str, text: str) -> str:
-    """Return `text` with the passwords and keys of an address, which it may quote, as ***.
+def remove_secrets(address: str, message: str) -> str:
+    """Return an error message with the passwords and keys of an address replaced by ***.
 
-    `address` is that of a database, a web page or a cloud store; `text` is an error message.
+    `address` is that of a database, a web page or a cloud store, which the message may quote.
     """
     if "://" not in address:
-        return text
-    text = text.replace(address, hide_secrets(address))
+        return message
+    message = message.replace(address, hide_secrets(address))
     parts = _split_address(address)
     passwords = [value for key, value in parse_qsl(parts.query) if "password" in key.lower()]
     secrets = {parts.query, parts.password, unquote(parts.password), *passwords}
-    if database_kind(address) == "postgresql":  # its driver splits at unquoted delimiters
+    if database_kind(address) == "postgresql":  # its driver splits passwords at delimiters
         pieces = {
             piece for secret in secrets - {parts.query} for piece in _DELIMITERS.split(secret)
         }
         secrets |= {piece for piece in pieces if len(piece) > 1}
     for secret in sorted(secrets - {""}, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
+        message = message.replace(secret, "***")
+    return message
 
 
 _DELIMITERS = re.compile(r"[@/?#&=:,\[\]\s]")

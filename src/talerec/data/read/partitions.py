@@ -68,32 +68,32 @@ class LogPart:
     name: str  # the file's path, or the database's address without passwords, for messages
     columns: dict[str, str]  # role (user, item, time, weight, event, group) -> column of `frame`
     frame: pl.LazyFrame  # the rows, with the columns to read
-    text_ids: frozenset[str]  # columns that are text because the file format has only text
+    text_columns: frozenset[str]  # columns that are text because the file format has only text
     is_text: bool = False  # whether every value was read as text, into memory
 
 
 def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
     """Return the needed columns of one file of a log as a part of the log.
 
-    `options` has the columns by role (user, item, time ...) and the field separator. Folders
-    called name=value in the file's path (Hive partitions) are columns too. Text files are read into
-    memory as text; other files are not yet read.
+    `options` has the columns by role (user, item, time ...) and the field separator. Folders called
+    name=value in the file's path (Hive partitions) are constant columns. Text files are read into
+    memory as text; other files are scanned lazily.
     """
     sep = options.sep
     with report_read_errors(file, sep):
         frame = formats.scan(file.path, sep)
         frame = unnest_fields(frame, list(options.columns.values()))
         present = field_names(frame.collect_schema())
-        folders = {name: value for name, value in file.partitions.items() if name not in present}
-        names = _column_names([*present, *folders], options)
+        constants = {name: value for name, value in file.partitions.items() if name not in present}
+        names = _column_names([*present, *constants], options)
         is_text = formats.is_text(file.path, sep)
         columns_to_read = list(dict.fromkeys(names.values()))
         if is_text:
-            file_columns = [name for name in columns_to_read if name not in folders]
+            file_columns = [name for name in columns_to_read if name not in constants]
             frame = read_text_columns(frame, file_columns).lazy()
-        frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items())
-        text_ids = frozenset(columns_to_read if is_text else folders)
-        return LogPart(file.name, names, frame.select(columns_to_read), text_ids, is_text)
+        frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in constants.items())
+        text_columns = frozenset(columns_to_read if is_text else constants)
+        return LogPart(file.name, names, frame.select(columns_to_read), text_columns, is_text)
 
 
 def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
@@ -222,12 +222,12 @@ def _unify_ids(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
 def _may_be_integers(parts: list[LogPart], frames: list[pl.LazyFrame], role: str) -> bool:
     """Return whether a role's ids are text only because text is all that their files hold.
 
-    `role` is "user" or "item". `parts` are the files of the log, with `text_ids`, the columns that
+    `role` is "user" or "item". `parts` are the files of the log, with `text_columns`, those that
     are text because CSV has no types; `frames` are their rows with unified columns. If true, the
     ids may be cast to integers.
     """
     texts = [
-        part.columns[role] in part.text_ids
+        part.columns[role] in part.text_columns
         for part in parts
         if part.frame.collect_schema()[part.columns[role]] == pl.String
     ]
@@ -316,7 +316,7 @@ def _query_part(path: Source | Sequence[Source], options: ReadOptions) -> LogPar
     """Return the rows of `options.query`, sent to the database at `path`, as a part of a log.
 
     `options` also has the columns by role and `any_order`, whether the query needs no `order by`.
-    TalerecError if `path` is no database, or the query is missing or has no `order by`.
+    TalerecError if `path` is not a database, or the query is missing or has no `order by`.
     """
     query = options.query
     address = _database_address(path)

@@ -126,14 +126,14 @@ def _list_local(text: str, spool: Path) -> list[SourceFile]:
     matched = sorted(Path(name) for name in glob.glob(text, recursive=True))
     files: dict[str, SourceFile] = {}
     for path in matched:
-        for file in _list_folder(path) if path.is_dir() else [_source_file(path)]:
+        for file in _list_folder(path) if path.is_dir() else [_local_source_file(path)]:
             files[file.name] = file
     if not files:
         raise TalerecError(f"no file matches {text}")
     return list(files.values())
 
 
-def _source_file(path: Path) -> SourceFile:
+def _local_source_file(path: Path) -> SourceFile:
     """Return a local file, named by its path in messages, with its Hive partition columns.
 
     These are the folders called column=value in the path.
@@ -162,7 +162,7 @@ def _list_folder(folder: Path) -> list[SourceFile]:
         )
     if n_ignored := len(paths) - len(files):
         logger.info("%s: %s files of other formats are ignored", folder, f"{n_ignored:,}")
-    return [_source_file(path) for path in files]
+    return [_local_source_file(path) for path in files]
 
 
 def may_be_text(text: str) -> bool:

@@ -26,7 +26,7 @@ from talerec.data.split.windows import TEST, TimeWindow
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.runtime import Array
 
-LAST = "last:"  # begins the text of a cutoff that leaves a share of the rows behind it
+LAST_PREFIX = "last:"  # begins the text of a cutoff that leaves a share of the rows behind it
 #: Earlier rows of a session, at most, of positions 2, 3, 4, 5 and 6 to 10; then over 10.
 _POSITION_BOUNDS = (1, 2, 3, 4, 9)
 KNOWN_USER, NEW_USER = 0, 1  # groups of cases by whether the user has training rows
@@ -38,7 +38,7 @@ def every_row_split(
     """Train on the rows before a cutoff; each row from then on is a case with its history.
 
     The history of a case has all rows of its user that are earlier than the target, also those from
-    the cutoff on; rows of the same time are no history of each other. Cases of users without
+    the cutoff on; rows of the same time are not in each other's history. Cases of users without
     training rows begin with the user's second time. The rows of such a user's first time, which
     have no history, are `first_rows` of the split. In a log of sessions (`split_sessions`), each
     row with an earlier row in its session is a case.
@@ -91,16 +91,16 @@ def every_row_split(
 
 
 def find_cutoff(log: Log, moment: TimeLike) -> int:
-    """Return a cutoff in microseconds since 1970: a time, or the beginning of the last rows.
+    """Return a cutoff in microseconds since 1970: a given time, or that of a share of rows.
 
-    `moment` is a time as for `time_split`, or text such as "last:10%". InvalidLogError if the log
-    has no rows or no times.
+    `moment` is a time as for `time_split`, or text such as "last:10%": the time of the earliest of
+    the newest 10 % of the rows. InvalidLogError if the log has no rows or no times.
     """
     if log.unit == "none":
         raise InvalidLogError("the log has no times: it can be split by leave-one-out alone")
     if not log.rows:
         raise InvalidLogError("the log is empty: it has no rows")
-    if not isinstance(moment, str) or not moment.startswith(LAST):
+    if not isinstance(moment, str) or not moment.startswith(LAST_PREFIX):
         return time_to_microseconds(moment, log.unit)
     n_last = max(1, round(parse_share(moment) * log.rows))
     return int(np.partition(log.time, log.rows - n_last)[log.rows - n_last])
@@ -111,7 +111,7 @@ def parse_share(text: str) -> float:
 
     TalerecError for another text.
     """
-    number, percent = text.removeprefix(LAST).strip(), "%"
+    number, percent = text.removeprefix(LAST_PREFIX).strip(), "%"
     try:
         share = float(number.removesuffix(percent)) / 100
     except ValueError:

@@ -9,7 +9,7 @@ import numpy as np
 
 from talerec.data import Log, parse_duration, parse_time_text, time_to_microseconds
 from talerec.data.split import windows
-from talerec.data.split.every_row import LAST, every_row_split, find_cutoff, parse_share
+from talerec.data.split.every_row import LAST_PREFIX, every_row_split, find_cutoff, parse_share
 from talerec.data.split.splits import Split, leave_one_out, rolling_split, time_split
 from talerec.data.split.windows import TEST, VALIDATION, FindEarlierCut, TimeWindow
 from talerec.errors import TalerecError
@@ -41,7 +41,7 @@ class SplitPlan:
             parse_time_text(self._window()[0])
         elif self.kind == "every":
             cutoff, refit_every = self._cutoff()
-            parse_share(cutoff) if cutoff.startswith(LAST) else parse_time_text(cutoff)
+            parse_share(cutoff) if cutoff.startswith(LAST_PREFIX) else parse_time_text(cutoff)
             if refit_every is not None:
                 parse_duration(refit_every, "refit_every")
         else:
@@ -58,7 +58,7 @@ class SplitPlan:
 
     @property
     def _rest(self) -> str:
-        """What follows the kind of split and a colon in `text`: TIME of at:TIME."""
+        """The text after the kind of split and a colon in `text`: TIME of at:TIME."""
         return self.text.partition(":")[2]
 
     def _cutoff(self) -> tuple[str, str | None]:
@@ -146,7 +146,7 @@ class SplitPlan:
         if self.kind == "at":
             return [windows.time_window(self._rest, unit, on, find_earlier_cut)]
         text, refit_every = self._cutoff() if self.kind == "every" else (self.text, None)
-        is_share = text.startswith(LAST)
+        is_share = text.startswith(LAST_PREFIX)
         when = find_last_rows(parse_share(text)) if is_share else time_to_microseconds(text, unit)
         if self.kind == "last":
             window = windows.time_window(np.datetime64(when, "us"), unit, on, find_earlier_cut)

@@ -117,7 +117,7 @@ def every_row_windows(
 
     name : of the split, for messages and results
     when : the cutoff, in microseconds
-    refit_every : microseconds after which the model is fitted anew, which is the length of a
+    refit_every : microseconds after which the model is refitted, which is the length of a
         period; None: one period, from the cutoff on
     last : the last time of the log, in microseconds
     on : "test", or "validation" for periods that end at the cutoff

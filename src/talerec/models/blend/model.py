@@ -36,7 +36,7 @@ from talerec.runtime import Array, Clock
 
 
 class _BlendState(Model):
-    """Caches of a blend, which are no parameters and are not saved.
+    """Caches of a blend, which are neither parameters nor saved.
 
     A blend is a weighted sum of models, its parts. Trainings are networks of neural parts that were
     trained elsewhere.

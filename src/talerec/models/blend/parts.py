@@ -37,7 +37,7 @@ _MIN_Z = 2.0  # standard errors by which a part must help
 _ROUNDS = 3
 _STEPS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6, 2.5)  # weights relative to the best part
 
-#: Models of the library that cannot be a part of a blend: their scores are no stack of blocks.
+#: Models of the library that cannot be a part of a blend: their scores are not a stack of blocks.
 _NO_PARTS = ("blend", "ranker")
 
 _SETTINGS = r"\s*(?:\(([^()]*)\))?\s*(?:,|$)"

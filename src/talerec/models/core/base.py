@@ -121,10 +121,10 @@ class Model(RecommenderModel):
     def _explain_query(
         self, query: Query, histories: Histories, targets: Sequence[Array]
     ) -> Iterator[Array]:
-        """Yield, per history, what its rows (columns) add to the scores of its targets (rows).
+        """Yield, per history, the contributions of its rows to the scores of its targets.
 
-        query: x of all histories; scores are x @ B. targets: an array of item positions per
-        history.
+        A contribution matrix is target x history row. query: the history vectors x; scores are x @
+        B. targets: an array of item positions per history.
         """
         for h, items in enumerate(targets):
             yield self.contributions(query.select(h), histories.slice(h, h + 1), items)

@@ -23,7 +23,7 @@ _SEPARATORS = ",;/|"  # between the values of a text cell
 
 
 class ValueKind(Enum):
-    """What a condition can compare: values of one kind. The text describes it in messages."""
+    """The kinds of values that a condition can compare, with their text in messages."""
 
     TEXT = "text"
     NUMBER = "a number"
@@ -252,10 +252,11 @@ def build_like(operand: Operand, pattern: Operand) -> pl.Expr:
 
 
 def build_has(operand: Operand, literal: Operand) -> pl.Expr:
-    """Return the test whether a cell with several values contains a literal.
+    """Return the Boolean expression: a cell with several values contains a literal.
 
-    The cell is a list, or a text whose parts are separated by , ; / or | (spaces around a part do
-    not count). Null for a missing cell. TalerecError for operands of other kinds.
+    operand: a column; its cells are lists, or texts whose parts are separated by , ; / or | (spaces
+    around a part do not count). The result is null for a missing cell, and false for a column
+    without any value. TalerecError for operands of other kinds.
     """
     if operand.kind == ValueKind.EMPTY:
         return _NEVER

@@ -169,7 +169,7 @@ class ConditionParser:
         return self._tokens[self._next]
 
     def _accept(self, *keywords: str) -> Token | None:
-        """Return the next token and move on, if it is one of the keywords or symbols."""
+        """Return the next token and move on, if it is one of the keywords or symbols; else None."""
         token = self._tokens[self._next]
         if token.keyword not in keywords or not token.keyword:
             return None

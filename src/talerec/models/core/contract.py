@@ -181,9 +181,9 @@ class RecommenderModel(HasParams, Recommender):
     def cached(self, stage: str, log: Log, make: Callable[[], Any]) -> Any:
         """Return `make()`, or its earlier result if the fit cache has one for the same inputs.
 
-        stage: the step of the fit that `make` computes: "learn" (a Gram), "solve" or "score". The
-        inputs are the class, the log and all parameters up to this stage. Without a cache (`fit`
-        was called without), `make` is always called.
+        stage: the step of the fit that `make` computes: "learn" (a Gram matrix), "solve" or
+        "score". The inputs are the class, the log and all parameters up to this stage. Without a
+        cache (`fit` got none), `make` is always called.
         """
         if self._cache is None:
             return make()

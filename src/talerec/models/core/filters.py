@@ -1,4 +1,4 @@
-"""What a recommendation list may contain: a caller's options, and their form for a model."""
+"""Filters of recommendation lists: a caller's options, and their form for a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HasFit(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RecommendOptions:
-    """What a caller asks of recommendation lists, in external ids and item-table columns.
+    """A caller's options for recommendation lists, in external ids and item-table columns.
 
     Every entrance (Python methods, command, HTTP, Spark) builds one and passes it on whole.
 

@@ -101,7 +101,7 @@ class FitCache:
 
 @dataclass(frozen=True, eq=False)
 class UpdateState:
-    """What an update continues from, besides histories and trend counts (`Log.trends`).
+    """The state that an update continues from, besides histories and trend counts.
 
     S has the source items and T the targets of the training examples; weights B solve G B = K.
 

@@ -260,7 +260,7 @@ class Recommender(Scorer):
             Columns item_id, contribution; the contributions sum to the score. With `boost`, also a
             column boost with the column and the value: brand=X. By families: columns family,
             reason, contribution and share (of the sum of absolute contributions), largest first;
-            they sum to the score without boosts. No rows if the score is no sum over families.
+            they sum to the score without boosts. No rows if the score is not a sum over families.
         """
         if isinstance(history, str | int):
             message = f"history is {history!r}, not a list of items; use explain_user for a user"
@@ -277,7 +277,7 @@ class Recommender(Scorer):
         where: str | None = None, boost: BoostSpec | None = None, unknown: str = "error",
         as_of: TimeLike | None = None, by: str = "rows", context: Context | None = None,
     ) -> pl.DataFrame:  # fmt: skip
-        """Return what each training row of a user contributes to the score of an item.
+        """Explain the score of an item for a user of the training log.
 
         Parameters
         ----------
@@ -286,10 +286,16 @@ class Recommender(Scorer):
         item : id
             The item whose score is explained.
         hide_seen, allow, deny, where
-            Which items the list has whose score range `boost` refers to, as for `recommend`.
-        boost, unknown, as_of, context
-            Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``;
-            "error" or "skip" for unknown ids; the request time and situation.
+            Rules of the list whose score range scales `boost`, as for `recommend`; they have no
+            effect without `boost`.
+        boost : dict, optional
+            Fractions of the score range to add by column and value, ``{"brand": {"X": 0.2}}``.
+        unknown : "error" or "skip"
+            What unknown ids in `allow` and `deny` do; an unknown user or item is always an error.
+        as_of : time, optional
+            The request time; default: right after the last row of the log.
+        context : optional
+            The situation of the request: values of context columns.
         by : "rows" or "families"
             Rows of the history, or families of features, as for `explain`.
 
@@ -309,8 +315,9 @@ class Recommender(Scorer):
         True
         """
         options = RecommendOptions(
-            1, hide_seen, allow, deny, where, None, boost, as_of, unknown, context
-        )
+            k=1, hide_seen=hide_seen, allow=allow, deny=deny, where=where, per=None, boost=boost,
+            as_of=as_of, unknown=unknown, context=context,
+        )  # fmt: skip
         log = self._training_log("explain")
         position = log.users.positions([user], "user", "error")
         history = user_histories(log, position, options.request_time(self.fitted.unit))

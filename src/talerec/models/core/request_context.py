@@ -1,4 +1,4 @@
-"""The context of requests: values that a caller gives, and what a log knows of its users."""
+"""The context of requests: values that a caller gives, and what a log has about its users."""
 
 from __future__ import annotations
 

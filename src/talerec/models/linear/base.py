@@ -1,4 +1,4 @@
-"""What linear models share: histories weighted by recency, and weights solved from a Gram."""
+"""Shared code of linear models: histories weighted by recency, weights solved from a Gram."""
 
 from __future__ import annotations
 
@@ -145,11 +145,13 @@ class RidgeModel(Linear):
     def solve_bounded(
         self, gram: Gram, penalty: Array, bound: float, solver: str | None = None
     ) -> Solution:
-        """Return B = I - P diag(g), P = (G + diag(penalty))^-1, its diagonal at most `bound`.
+        """Return B = I - P diag(g), P = (G + diag(penalty))^-1, with B's diagonal at most `bound`.
 
-        gram: G = X'X, with X user x item. penalty: one number per item. B is item x item; g is the
-        penalty, or larger where B_jj would exceed the bound. solver: its name; None: the parameter
-        `solver`. Models that are fitted to one log with a common cache share P.
+        The closed form of RDLAE (Steck, 2020). gram: G = X'X, with X user x item. penalty: one
+        number per item. B is item x item; g is the penalty, or larger where B_jj would exceed the
+        bound. solver: a solver's name; None: the parameter `solver`. The parameter `neighbors`
+        limits the nonzeros of P if the solver is local. Models that are fitted to one log with a
+        common cache share P.
         """
         solver = resolve_solver(gram, penalty, solver or self.solver)
         key = ("inverse", gram, penalty.tobytes(), solver, self.neighbors)

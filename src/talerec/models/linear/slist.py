@@ -27,7 +27,7 @@ _PAPER = "Session-aware Linear Item-Item Models for Session-based Recommendation
 
 @dataclass(eq=False, kw_only=True)
 class SessionModel(RidgeModel):
-    """What SLIS, SLIT and SLIST share: users weighted by age, and normalized rows.
+    """Shared code of SLIS, SLIT and SLIST: users weighted by age, and normalized rows.
 
     A user's age is the time from its last row to the end of the log; S and T of the Gram (G = S'S,
     K = S'T) have the users' rows as sources and as targets.

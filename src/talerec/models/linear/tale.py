@@ -100,7 +100,7 @@ class TALE(RidgeModel):
 
     @property
     def _weighting(self) -> TaleWeighting:
-        """How TALE weights sources: time decay (days), least weight, and division by trend counts.
+        """TALE's weights of sources: time decay (days), least weight, division by trend counts.
 
         The trend count of a row is the number of its item's rows within `window` days of it.
         """

@@ -28,7 +28,7 @@ _SCAN = 16  # users per neighbor up to which looking at all of them is faster th
 
 
 class NeighborOptions(NamedTuple):
-    """Which users are neighbors of a query's history, and how similar they are."""
+    """The users who are neighbors of a query's history, with their similarities."""
 
     max_history: int  # last rows of a query that are used
     sample: int  # users with a shared item to compare, the most recent ones; 0: all
@@ -37,7 +37,7 @@ class NeighborOptions(NamedTuple):
 
 
 class NeighborIndex(NamedTuple):
-    """Which training users have which items; users are numbered from the most recent one on.
+    """The items of the training users, who are numbered from the most recent one on.
 
     An entry is an item of a user; entries are numbered user by user. Times are microseconds.
     """

@@ -1,4 +1,4 @@
-"""What the items of a history contribute to scores that neighbors give."""
+"""Contributions of a history's items to scores that neighbors give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What neural models share: parameters, training, and states as queries."""
+"""Shared code of neural models: parameters, training, and states as queries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_default(kind: type, name: str, default: Any) -> Any:
 
 
 class _NetworkState(Model):
-    """Caches of a neural model, which are no parameters and are not saved.
+    """Caches of a neural model, which are neither parameters nor saved.
 
     They are the network, and trainings: networks trained elsewhere, with facts about their
     training.

@@ -19,7 +19,7 @@ _SPREAD = 0.02  # standard deviation of every matrix and table before the first 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What a network's loss may need apart from its batch.
+    """Inputs of a network's loss apart from its batch.
 
     feed : all training samples; criterion : loss of states against targets; rng : for all draws of
     the epoch; epoch : completed epochs so far

@@ -101,8 +101,9 @@ class App:
         """Load every model; raise TalerecError if one cannot be served. Begin online evaluation.
 
         `_holders` has an object for each model (main, comparison, candidate) that loads and reloads
-        it. Online evaluation ranks the items of new events in the lists that the models would have
-        shown; another process does that, for the events from now on.
+        it. Online evaluation is prequential: each new event is ranked in the list that a model
+        would have shown before it. Another process measures; this call sets the time from which
+        events count.
         """
         for holder in self._holders:
             holder.start()
@@ -119,7 +120,7 @@ class App:
         `settings.watch` seconds, until `stop`.
         """
         self.user_state.start()
-        self.api.shown.start()
+        self.api.shown_lists.start()
         self.user_state.follow_items(self._holders)
         self.tokens.start(self.settings.watch, self._stop)
         options: dict[str, Any] = {"args": (self.settings.watch, self._stop), "daemon": True}
@@ -344,7 +345,7 @@ class App:
         return await handler(http)
 
     def _choose_model(self, http: HttpRequest) -> None:
-        """Answer from the model that the query string names (`beside=NAME`), if it names one.
+        """Let the model that the query string names (`beside=NAME`) answer, if it names one.
 
         NAME is one of the comparison models served besides the main model. Sets `http.current`, the
         model that answers, and removes `beside` from `http.query`; ApiError 422 for an unknown

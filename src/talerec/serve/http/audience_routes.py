@@ -72,7 +72,7 @@ def _find_audience(
     if log is None:
         raise no_histories()
     if request.as_of is not None:
-        parse_time(request.as_of, model.model.fitted.unit)  # TalerecError if it is no time
+        parse_time(request.as_of, model.model.fitted.unit)  # TalerecError if it is not a time
     options = RecommendOptions(request.k, request.hide_seen, as_of=request.as_of)
     users = np.arange(len(log.users))
     if deleted:

@@ -73,7 +73,7 @@ class ItemRoutes:
             raise ApiError(422, "too_many_items", message)
         first = _decode_line(*lines[0])
         kinds = await self._settle_kinds(http, first[0])
-        changes = await self._run_in_thread(_check_lines, http.model, lines, kinds.item)
+        changes = await self._run_in_thread(_parse_item_lines, http.model, lines, kinds.item)
         return await self._store(changes)
 
     async def delete_item(self, http: HttpRequest) -> Response:
@@ -149,18 +149,18 @@ def _check_item(
         raise ApiError(422, "invalid_item", f"item {item[:40]!r}: {error}") from None
 
 
-def _check_lines(
-    model: ServedModel, lines: list[tuple[int, bytes]], kind: str | None
+def _parse_item_lines(
+    model: ServedModel, lines: list[tuple[int, bytes]], id_kind: str | None
 ) -> list[ItemChange]:
-    """Return the items of numbered lines of JSON as changes; ApiError names the line.
+    """Return the items of numbered lines of JSON as changes; ApiError 422 names the line.
 
-    `model` says which columns there are, and `kind` whether ids are "integer" or "text".
+    `model` says which columns there are, and `id_kind` whether ids are "integer" or "text".
     """
     changes = []
     for number, line in lines:
         item_id, values = _decode_line(number, line)
         try:
-            changes.append(_check_item(model, item_id, values, kind))
+            changes.append(_check_item(model, item_id, values, id_kind))
         except ApiError as error:
             raise ApiError(422, error.code, f"line {number}: {error}") from None
     return changes

@@ -20,7 +20,7 @@ _ANY_OBJECT = {"type": "object", "description": "Values by column of the item ta
 
 
 class CatalogueItem(Struct):
-    """All that is known of one item, and whether it may be recommended now."""
+    """The fields of one item, and whether it may be recommended now."""
 
     model: str  # the version of the model
     item_id: schemas.Id
@@ -29,7 +29,7 @@ class CatalogueItem(Struct):
 
 
 class ItemsStored(Struct):
-    """How many items were stored, and how many had these values before. They are on disk."""
+    """The numbers of items stored now, and of items that had these values before; all on disk."""
 
     accepted: int
     unchanged: int

@@ -18,14 +18,15 @@ RunInThread = Callable[..., Awaitable[Any]]
 class ListRoutes:
     """The routes of one worker process that show named lists.
 
-    users: knows what a user does not want to see. shown: signs and keeps answers. run_in_thread:
+    users: knows what a user does not want to see. shown: signs and keeps responses. run_in_thread:
     runs a function in a thread, within the service's time limit.
     """
 
     def __init__(
-        self, settings: Settings, users: UserRoutes, shown: ShownLists, run_in_thread: RunInThread
-    ) -> None:
-        self._settings, self._users, self._shown = settings, users, shown
+        self, settings: Settings, users: UserRoutes,
+        shown_lists: ShownLists, run_in_thread: RunInThread,
+    ) -> None:  # fmt: skip
+        self._settings, self._users, self._shown_lists = settings, users, shown_lists
         self._run_in_thread = run_in_thread
         self._lists = settings.load_lists()
         self._rankings = RankingCache()
@@ -56,10 +57,10 @@ class ListRoutes:
         )  # fmt: skip
         query = await self._users.build_query(http.model, request)
         try:
-            answer = await self._run_in_thread(self._show, http.model, http.path_id, named, query)
+            response = await self._run_in_thread(self._show, http.model, http.path_id, named, query)
         except TalerecError as error:
             raise ApiError(409, "list_refused", f"list {http.path_id!r}: {error}") from None
-        return Response(self._shown.encode_and_keep(http, request, answer, http.path_id))
+        return Response(self._shown_lists.encode_and_keep(http, request, response, http.path_id))
 
     def _show(
         self, model: ServedModel, name: str, named: NamedList, query: ModelQuery
@@ -68,6 +69,6 @@ class ListRoutes:
         item_filter = model.filters.build_filter(query.options)
         item_filter = hide_items(item_filter, query.hidden, len(model.items))
         ranking, scores = self._rankings.rank(model, name, named)
-        answer = model.list_ranking(ranking, scores, query.options.k, item_filter)
-        answer.list_name = name
-        return answer
+        response = model.list_ranking(ranking, scores, query.options.k, item_filter)
+        response.list_name = name
+        return response

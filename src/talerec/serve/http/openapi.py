@@ -22,7 +22,7 @@ from talerec.store import MAX_ID, RECOMMENDATION_ID, IdKinds
 
 Json = dict[str, Any]
 
-_ABOUT = "Recommends the next items after a history of items. Every answer names its model."
+_ABOUT = "Recommends the next items after a history of items. Every response names its model."
 _REF = "#/components/schemas/{name}"
 _STATUS_TEXT = {
     400: "The body or the query string is malformed.",
@@ -38,7 +38,7 @@ _STATUS_TEXT = {
     421: "The Host header does not name this service.",
     422: "A value is not allowed; the message names it.",
     429: "This client has too many requests in progress.",
-    503: "No model is loaded yet, too many requests are in progress, the answer takes too long,"
+    503: "No model is loaded yet, too many requests are in progress, the response takes too long,"
     " or the store fails.",
 }
 _LINES_TEXT = "One JSON object a line: item_id, and fields as for a single item (ItemFields)."
@@ -254,7 +254,7 @@ _OPERATIONS = (
                "ItemAudience", (403, 404), "model", "AudienceRequest"),
     _Operation("get", "/v1/items", "searchItems", "Search items by title", "ItemList",
                (400, 422, 503), "model", None, _ITEM_SEARCH),
-    _Operation("get", "/v1/items/{item_id}", "getItem", "All that is known of an item",
+    _Operation("get", "/v1/items/{item_id}", "getItem", "The fields of an item",
                "CatalogueItem", (400, 404, 422, 503), "model", None, (_ITEM,)),
     _Operation("get", "/v1/users", "searchUsers", "Search users of the log", "UserList",
                (400, 403, 404, 422, 503), "model", None, _USER_SEARCH),
@@ -362,8 +362,8 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         names = {"enum": [path.stem for path in settings.beside]}
         description = "Answer from this model instead of the main one."
         parameters.append(_query_parameter("beside", description, names))
-    answer = {"description": "The answer.", "content": _response_content(operation.response)}
-    responses: Json = {str(operation.status): answer}
+    response = {"description": "The response.", "content": _response_content(operation.response)}
+    responses: Json = {str(operation.status): response}
     for code in sorted(errors):
         content = _response_content("ErrorBody")
         responses[str(code)] = {"description": _STATUS_TEXT[code], "content": content}

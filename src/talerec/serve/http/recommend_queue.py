@@ -7,7 +7,7 @@ import asyncio
 from talerec.serve import schemas
 from talerec.serve.model import ModelQuery, ServedModel
 
-_Answer = asyncio.Future[schemas.Recommendations]
+_ResponseFuture = asyncio.Future[schemas.Recommendations]
 
 
 class RecommendQueue:
@@ -19,9 +19,9 @@ class RecommendQueue:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[ServedModel, list[tuple[ModelQuery, _Answer]]] = {}
+        self._waiting: dict[ServedModel, list[tuple[ModelQuery, _ResponseFuture]]] = {}
 
-    def enqueue(self, model: ServedModel, query: ModelQuery) -> _Answer:
+    def enqueue(self, model: ServedModel, query: ModelQuery) -> _ResponseFuture:
         """Return a future that gets the model's recommendations, or an error, in the next turn.
 
         A turn is one pass of the event loop: all queries (a history and options) read in it are
@@ -30,9 +30,9 @@ class RecommendQueue:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._flush)
-        answer: _Answer = loop.create_future()
-        self._waiting.setdefault(model, []).append((query, answer))
-        return answer
+        future: _ResponseFuture = loop.create_future()
+        self._waiting.setdefault(model, []).append((query, future))
+        return future
 
     def _flush(self) -> None:
         """Answer all waiting queries, model by model, and resolve their futures.
@@ -41,15 +41,15 @@ class RecommendQueue:
         future; it is emptied. If a model fails as a whole, each of its futures gets the exception.
         """
         waiting, self._waiting = self._waiting, {}
-        for model, queries_and_answers in waiting.items():
+        for model, queries_and_futures in waiting.items():
             try:
-                outcomes = model.recommend_all([query for query, _ in queries_and_answers])
+                outcomes = model.recommend_all([query for query, _ in queries_and_futures])
             except Exception as error:
-                outcomes = [error] * len(queries_and_answers)
-            for (_, answer), outcome in zip(queries_and_answers, outcomes, strict=True):
-                if answer.cancelled():  # the client has gone
+                outcomes = [error] * len(queries_and_futures)
+            for (_, response), outcome in zip(queries_and_futures, outcomes, strict=True):
+                if response.cancelled():  # the client has gone
                     continue
                 if isinstance(outcome, Exception):
-                    answer.set_exception(outcome)
+                    response.set_exception(outcome)
                 else:
-                    answer.set_result(outcome)
+                    response.set_result(outcome)

@@ -84,24 +84,25 @@ class Api:
         self, settings: Settings, shared: SharedState, user_state: UserState,
         holder: ModelHolder, candidate: ModelHolder | None, access: Access,
     ) -> None:  # fmt: skip
+        """Build the groups of routes and the pools of threads that compute responses."""
         self._settings, self._shared = settings, shared
         self._restarts = RestartCounters(shared.folder)
         self._holder, self.candidate, self._access = holder, candidate, access
         self.is_draining = False  # whether to report that the service is about to stop
         self.unread_bytes = 0  # of large responses that their clients have not read yet
         store_id = "" if user_state.tail is None else user_state.tail.store
-        self.shown = ShownLists(settings, shared, store_id)
+        self.shown_lists = ShownLists(settings, shared, store_id)
         self.users = UserRoutes(
-            settings, shared, user_state, candidate, self.run_in_thread, self.shown
+            settings, shared, user_state, candidate, self.run_in_thread, self.shown_lists
         )
         self.items = ItemRoutes(settings, shared, user_state, self.run_in_thread)
         self.audiences = AudienceRoutes(settings, self.users, self.run_in_thread)
-        self.lists = ListRoutes(settings, self.users, self.shown, self.run_in_thread)
+        self.lists = ListRoutes(settings, self.users, self.shown_lists, self.run_in_thread)
         self.routes = self._build_routes()
         self._queue = RecommendQueue()
         self._pool = ThreadPoolExecutor(_THREADS, "answer")
         self._large_slots = asyncio.Semaphore(_THREADS)  # for batches and large bodies
-        self._reload_pool = ThreadPoolExecutor(1, "reload")  # a reload blocks no answers
+        self._reload_pool = ThreadPoolExecutor(1, "reload")  # a reload blocks no responses
 
     def _build_routes(self) -> dict[str, Route]:
         """Return the routes of the API and the static files of the web page, by URL path.
@@ -137,11 +138,11 @@ class Api:
         }
 
     def stop(self) -> None:
-        """Cancel waiting work and end the threads of answers, reloads and store queries."""
+        """Cancel waiting work and end the threads of responses, reloads and store queries."""
         for pool in (self._pool, self._reload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.users.stop()
-        self.shown.stop()
+        self.shown_lists.stop()
 
     def count_unread(self, size: int) -> None:
         """Add `size` to the bytes of large responses that clients have not read; < 0: subtract.
@@ -157,18 +158,18 @@ class Api:
         """Return `work(*arguments)`, run in a thread; ApiError 503 if it takes too long.
 
         The limit is the setting `timeout`, in seconds; the thread is not interrupted. `pool` is the
-        pool of the thread, by default that of answers. Exceptions of `work` are raised here, except
-        for a TimeoutError of its own, which becomes the ApiError 503 too.
+        pool of the thread, by default that of responses. Exceptions of `work` are raised here,
+        except for a TimeoutError of its own, which becomes the ApiError 503 too.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._settings.timeout):
                 return await loop.run_in_executor(pool or self._pool, work, *arguments)
         except TimeoutError:
-            message = f"the answer takes more than {self._settings.timeout:g} s"
+            message = f"the response takes more than {self._settings.timeout:g} s"
             raise ApiError(503, "timeout", message) from None
 
-    # -- answers of a model --
+    # -- responses of a model --
 
     async def _recommend(self, http: HttpRequest) -> Response:
         """Handle POST /v1/recommend: return the next items after a history, or for a user."""
@@ -210,20 +211,20 @@ class Api:
 
         They come from the main model, or from the candidate if the user belongs to its share. They
         are computed in the event loop, together with other requests (`_queue`), or in a thread if
-        slow. Answers that fall back to trending items are counted in the metrics.
+        slow. Responses that fall back to trending items are counted in the metrics.
         """
         self._assign_candidate(http, request.user_id)
         model = http.model
         query = await self.users.build_query(model, request)
         if model.is_slow(query):
-            answer = await self.run_in_thread(model.recommend, query)
+            response = await self.run_in_thread(model.recommend, query)
         else:
-            answer = await self._queue.enqueue(model, query)
-        if self.shown.explores(http, request):
-            await self.run_in_thread(self.shown.explore, model, query, answer)
-        if answer.fallback:
+            response = await self._queue.enqueue(model, query)
+        if self.shown_lists.explores(http, request):
+            await self.run_in_thread(self.shown_lists.explore, model, query, response)
+        if response.fallback:
             self._shared.increment("fallbacks")
-        return Response(self.shown.encode_and_keep(http, request, answer))
+        return Response(self.shown_lists.encode_and_keep(http, request, response))
 
     async def _explain_item(self, http: HttpRequest, request: schemas.ExplainRequest) -> Response:
         """Return, as JSON, what each history row contributes to an item's score.
@@ -250,7 +251,7 @@ class Api:
     async def _recommend_batch(self, http: HttpRequest) -> Response:
         """Handle POST /v1/recommend:batch: recommend for many histories or users, in a thread.
 
-        At most two batches are handled at a time. Answers that fell back to trending items are
+        At most two batches are handled at a time. Responses that fell back to trending items are
         counted in the metrics.
         """
         batch = await read_json(http, schemas.BatchRequest, self._settings)

@@ -1,4 +1,4 @@
-"""What becomes of an answer before it is sent: exploration, its id, and its impression."""
+"""Steps before a response is sent: exploration, the response's id, and its impression."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from talerec.serve import Settings, SharedState, encode, schemas
 from talerec.serve.http.messages import HttpRequest
 from talerec.serve.model import Explorer, ModelQuery, ServedModel
 from talerec.serve.online import ImpressionCounts, is_in_share
-from talerec.serve.users import ImpressionQueue, ShownAnswer, StoreSigner
+from talerec.serve.users import ImpressionQueue, ShownResponse, StoreSigner
 from talerec.store import Event, ImpressionStore, StoreError, now_us
 
 logger = logging.getLogger("talerec")
 
-_SAMPLE = b"impressions"  # of the users whose answers are kept, independent of other samples
+_SAMPLE = b"impressions"  # of the users whose responses are kept, independent of other samples
 _COUNT_S = 10.0  # seconds between two readings of new impressions, for exploration
 _DELAY_US = 5_000_000  # microseconds after which all impressions of a time are in the store
 _DAY_US = 86_400_000_000  # microseconds
 _PERIOD_DAYS = 28  # days whose impressions count for exploration
-_MAX_RULES = 10_000  # characters of the rules of an answer; of longer ones, the names are kept
+_MAX_RULES = 10_000  # characters of the rules of a response; of longer ones, the names are kept
 _read_rules = attrgetter(
     "where", "per", "boost", "recency", "allow", "deny", "hide_seen", "slots"
 )  # of a request
 
 
 class ShownLists:
-    """The answers of one worker: signs them, explores in them, keeps a share of them.
+    """Signs the responses of one worker, explores in them, and queues a share for the store.
 
-    The signature in an answer's id, with a key from the store, proves later that the service made
+    The signature in a response's id, with a key from the store, proves later that the service made
     the id. The settings `impressions` and `explore` are shares of users and of places; 0 is off.
 
     Parameters
@@ -47,7 +47,7 @@ class ShownLists:
 
     def __init__(self, settings: Settings, shared: SharedState, store_id: str) -> None:
         self._settings, self._shared, self._store_id = settings, shared, store_id
-        self._signer = StoreSigner(self._connect())  # as answers may come before `start`
+        self._signer = StoreSigner(self._connect())  # as responses may come before `start`
         self.counts = ImpressionCounts(settings, shared.folder)
         self._queue: ImpressionQueue | None = None
         store = self._connect() if settings.impressions else None
@@ -81,40 +81,41 @@ class ShownLists:
         if self._queue is not None:
             self._queue.stop(self._settings.timeout)
 
-    # -- answers --
+    # -- responses --
 
     def explores(self, http: HttpRequest, request: schemas.RecommendRequest) -> bool:
-        """Is this an answer in which exploration may replace items?"""
+        """Is this a response in which exploration may replace items?"""
         return self._explorer is not None and _is_shown(http, request)
 
     def explore(
-        self, model: ServedModel, query: ModelQuery, answer: schemas.Recommendations
+        self, model: ServedModel, query: ModelQuery, response: schemas.Recommendations
     ) -> None:
-        """Give places of an answer to items with few impressions, with known probabilities."""
+        """Give places of a response to items with few impressions, with known probabilities."""
         if self._explorer is not None:
-            self._explorer.explore(model, query, answer)
+            self._explorer.explore(model, query, response)
 
     def encode_and_keep(
-        self, http: HttpRequest, request: schemas.RecommendRequest, answer: schemas.Recommendations,
+        self, http: HttpRequest, request: schemas.RecommendRequest,
+        response: schemas.Recommendations,
         list_name: str | None = None,
     ) -> bytes:  # fmt: skip
-        """Return an answer with its id as JSON; queue it if the user belongs to the kept share.
+        """Return a response with its id as JSON; queue it if the user belongs to the kept share.
 
-        Not kept are answers that nobody sees (`impression` is false), those for another time
-        (`as_of`), and those of a model that the query string chose. Of anonymous visitors, a
-        random share of the answers is kept. `list_name` is the name of a named list.
+        Responses that nobody sees (`impression` is false), responses for another time (`as_of`),
+        and those of a model that the query string chose are not kept. Of anonymous visitors, a
+        random share of the responses is kept. `list_name` is the name of a named list.
         """
         time = now_us()
-        answer.recommendation_id = shown_id = self._signer.make_id(time)
-        body = encode(answer)
+        response.recommendation_id = shown_id = self._signer.make_id(time)
+        body = encode(response)
         if self._queue is None or not _is_shown(http, request):
             return body
         user = None if request.user_id is None else str(request.user_id)
         if is_in_share(user or shown_id, self._settings.impressions, _SAMPLE):
-            items, rules = [item.item_id for item in answer.items], _describe_rules(request)
-            chances = () if self._explorer is None else _list_probabilities(answer.items)
-            source = answer.model, http.role, list_name
-            self._queue.add(ShownAnswer(shown_id, user, time, *source, rules, items, *chances))
+            items, rules = [item.item_id for item in response.items], _describe_rules(request)
+            chances = () if self._explorer is None else _list_probabilities(response.items)
+            source = response.model, http.role, list_name
+            self._queue.add(ShownResponse(shown_id, user, time, *source, rules, items, *chances))
         return body
 
     def check_ids(self, events: list[Event]) -> tuple[list[Event], int]:
@@ -138,7 +139,7 @@ class ShownLists:
         """Return what /v1/stats shows as `impressions`; None if no impressions are kept.
 
         That is `summary`, the figures that were counted (None: not yet), with the settings and how
-        many answers were queued, written and lost.
+        many responses were queued, written and lost.
         """
         if self._queue is None:
             return None
@@ -175,7 +176,7 @@ class ShownLists:
 
 
 def _is_shown(http: HttpRequest, request: schemas.RecommendRequest) -> bool:
-    """Does a user see the answer to this request, as far as the service knows?"""
+    """Does a user see the response to this request, as far as the service knows?"""
     return request.impression and request.as_of is None and http.role != "comparison"
 
 

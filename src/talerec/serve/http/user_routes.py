@@ -53,16 +53,17 @@ class UserRoutes:
 
     user_state: the users' events and histories, and the event store. shared: metrics of all
     workers. candidate: the holder of the model that answers a share of the users, None without one.
-    run_in_thread: runs a function in a thread, within the service's time limit. shown: the answers
-    that are kept.
+    run_in_thread: runs a function in a thread, within the service's time limit. shown: the
+    responses that are kept.
     """
 
     def __init__(
         self, settings: Settings, shared: SharedState, user_state: UserState,
-        candidate: ModelHolder | None, run_in_thread: RunInThread, shown: ShownLists,
+        candidate: ModelHolder | None, run_in_thread: RunInThread, shown_lists: ShownLists,
     ) -> None:  # fmt: skip
         self._settings, self._shared, self._user_state = settings, shared, user_state
-        self._candidate, self._run_in_thread, self._shown = candidate, run_in_thread, shown
+        self._candidate, self._run_in_thread = candidate, run_in_thread
+        self._shown_lists = shown_lists
         self._store_pool = ThreadPoolExecutor(_THREADS, "query store")
         self._count_pool = ThreadPoolExecutor(_THREADS, "count impressions")
         self.online_metrics = OnlineMetrics(settings)
@@ -113,10 +114,10 @@ class UserRoutes:
     ) -> T:
         """Return `query(*arguments)`, or `fallback()` while the event store does not respond.
 
-        Queries of the store have their own threads, so a store that hangs delays no other answers.
-        After a timeout of a second (or a TimeoutError of `query` itself), no query is tried until
-        the thread that polls the store gets an answer. `tail` is this worker's cache of the store,
-        None for a service without a store; other exceptions of `query` are raised here.
+        Queries of the store have their own threads, so a store that hangs delays no other
+        responses. After a timeout of a second (or a TimeoutError of `query` itself), no query is
+        tried until the thread that polls the store gets an answer. `tail` is this worker's cache of
+        the store, None for a service without a store; other exceptions of `query` are raised here.
         """
         tail, loop = self._user_state.tail, asyncio.get_running_loop()
         if tail is None or not tail.is_available:
@@ -211,8 +212,8 @@ class UserRoutes:
         return Response(encode(counts), status=202)
 
     def _check_events(self, *arguments: Any) -> tuple[list[Event], int]:
-        """Return valid events of a request, and how many named an answer that nobody gave."""
-        return self._shown.check_ids(validate_events(*arguments))
+        """Return the valid events of a request, and how many name a response of another service."""
+        return self._shown_lists.check_ids(validate_events(*arguments))
 
     # -- statistics --
 
@@ -221,16 +222,16 @@ class UserRoutes:
 
         Learning: the state of the process that refits the model; online: the metrics of the served
         models on new events; candidate: the version and user share of the model under test, None
-        without one.
+        without one; impressions: counts and rates of shown items, None without them.
         """
-        served = None if self._candidate is None else self._candidate.current
+        candidate = None if self._candidate is None else self._candidate.current
         share = self._settings.candidate_share
         stats = schemas.Stats(
             http.model.version, self._user_state.describe_store(),
             {name: self._shared.total(name) for name in (*_EVENT_COUNTERS, *_STORE_COUNTERS)},
             read_learning_state(self._shared.folder), await self.online_summary(),
-            None if served is None else schemas.CandidateFacts(served.version, share),
-            self._shown.describe_impressions(await self.impression_summary()),
+            None if candidate is None else schemas.CandidateFacts(candidate.version, share),
+            self._shown_lists.describe_impressions(await self.impression_summary()),
         )  # fmt: skip
         return Response(encode(stats))
 
@@ -253,7 +254,7 @@ class UserRoutes:
         """
         if not self._settings.impressions:
             return None
-        counts, loop = self._shown.counts, asyncio.get_running_loop()
+        counts, loop = self._shown_lists.counts, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_STORE_TIMEOUT_S):
                 return await loop.run_in_executor(self._count_pool, counts.read)

@@ -1,4 +1,4 @@
-"""One model as it is served: its catalogue, queries and answers, and its replacement."""
+"""One model as it is served: its catalogue, queries and responses, and its replacement."""
 
 from talerec.exports import lazy_exports
 

@@ -21,7 +21,7 @@ from talerec.serve.model.live_items import LiveItems
 _MAX_LIST = 200_000  # items: up to here, lists of ids and titles take little memory
 _NAMES = (columns.ITEM, columns.TITLES[0])
 _MAX_DISTINCT = 200  # values of a column that the model card lists, so that a page can offer them
-_MAX_TITLE = 300  # characters of a title in answers
+_MAX_TITLE = 300  # characters of a title in responses
 _MAX_SINGLE = 64  # values: up to here, reading them one by one is faster than one call of Polars
 
 
@@ -97,7 +97,7 @@ class Catalogue:
         reasons: Iterable[list[schemas.Reason] | schemas.Absent],
         boosts: list[float] | None = None, families: list[list[FamilyShare] | None] | None = None,
     ) -> list[schemas.RankedItem]:  # fmt: skip
-        """Return the items of an answer, with ids and titles, one for each position in `items`.
+        """Return the items of a response, with ids and titles, one for each position in `items`.
 
         `scores`, `ranks`, `reasons`, `boosts` (scores added by boosts) and `families` (what
         families of features add) have one entry per item; None: no boosts, or no families. An
@@ -241,8 +241,8 @@ def _describe_column(column: pl.Series, dtype: pl.DataType) -> dict[str, Any]:
     """Return a description of a column of the item table for the model card.
 
     {"min", "max"} for numbers, {"values": [...]} for up to 200 other values, {} for more, and for
-    values that no condition (`where`) can name. column: as JSON shows it; dtype: its type in the
-    item table.
+    values that no condition (`where`) can name. column: its values as JSON types; dtype: its type
+    in the item table.
     """
     if dtype in (pl.Time, pl.Duration):
         return {}

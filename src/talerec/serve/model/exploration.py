@@ -49,25 +49,25 @@ class Explorer:
         self._counts, self._arrays = counts, {}
 
     def explore(
-        self, model: ServedModel, query: ModelQuery, answer: schemas.Recommendations
+        self, model: ServedModel, query: ModelQuery, response: schemas.Recommendations
     ) -> None:
-        """Put items with few impressions into an answer, in place, and set all probabilities.
+        """Put items with few impressions into a response, in place, and set all probabilities.
 
         Items that the request's rules, its history (with `hide_seen`) or availability exclude, or
         on which the user gave negative feedback at any time, are never shown. Requests that limit
         items per column value, or have slots, stay as they are.
         """
-        n_items = len(answer.items)
+        n_items = len(response.items)
         if n_items < 2 or query.options.per or query.options.slots:
             return
         counts = self._count_array(model)
-        is_eligible = self._find_eligible(model, query, answer, counts)
+        is_eligible = self._find_eligible(model, query, response, counts)
         n_eligible = int(np.count_nonzero(is_eligible))
         n_places = min(n_items - 1, n_eligible)
         if not n_places:
             return
         pool_size = min(n_eligible, max(_POOL, n_places))
-        for item in answer.items[1 : n_places + 1]:
+        for item in response.items[1 : n_places + 1]:
             item.probability = 1 - self._share
         places = [n for n in range(1, n_places + 1) if self._random.random() < self._share]
         if not places:
@@ -80,7 +80,7 @@ class Explorer:
         )  # fmt: skip
         for place, entry in zip(places, entries, strict=True):
             entry.explored, entry.probability = True, self._share / pool_size
-            answer.items[place] = entry
+            response.items[place] = entry
 
     def _count_array(self, model: ServedModel) -> Array:
         """Return the estimated impressions of each item of the model's catalogue."""
@@ -97,16 +97,20 @@ class Explorer:
         return array
 
     def _find_eligible(
-        self, model: ServedModel, query: ModelQuery, answer: schemas.Recommendations, counts: Array
+        self,
+        model: ServedModel,
+        query: ModelQuery,
+        response: schemas.Recommendations,
+        counts: Array,
     ) -> Array:
-        """Return a flag per item: few impressions, allowed, and not in the answer."""
+        """Return a flag per item: few impressions, allowed, and not in the response."""
         flags: Array = counts < FEW_IMPRESSIONS
         n_known = len(model.items)
         item_filter = model.filters.build_filter(query.options)
         if item_filter.allowed is not None:
             flags[:n_known] &= item_filter.allowed.astype(bool)
         flags[n_known:] &= self._allow_new_items(model, query, len(flags) - n_known)
-        excluded = [str(item.item_id) for item in answer.items]
+        excluded = [str(item.item_id) for item in response.items]
         if query.rows is not None:
             excluded += [str(event.item) for _, event in query.rows.hidden]
         if query.options.hide_seen:

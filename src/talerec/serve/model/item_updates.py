@@ -29,7 +29,7 @@ class ItemUpdates:
     """Applies changes of the store's items to the models that a process serves.
 
     A changed model replaces the served one between two requests. While changes are applied, which
-    takes milliseconds to seconds, answers come from the previous one, and further changes wait:
+    takes milliseconds to seconds, responses come from the previous one, and further changes wait:
     they are applied together, during at most half of the time.
 
     Parameters

@@ -68,7 +68,7 @@ class PopularItems:
         return self._ranking is None or has_changed
 
     def _recount(self) -> None:
-        """Count and rank the items anew, and measure how long that takes.
+        """Recount and rank the items, and measure how long that takes.
 
         Sets `_ranking`: item positions in the vocabulary, most popular first, and their counts.
         Without events these are the counts of the training log's last week. Items without a count
@@ -95,7 +95,7 @@ class PopularItems:
     def top_before(self, time: int, since: int | None, event_items: Array, k: int) -> list[int]:
         """Return the positions of the k items that were most popular right before a time.
 
-        Counted are the rows of the training log before `time`, and events: `event_items` has their
+        It counts the rows of the training log before `time`, and events: `event_items` has their
         item positions, -1 for unknown items. The events are those between `since` and `time`, both
         in microseconds since 1970; `since` is None if there are none. `events` is not used.
         """

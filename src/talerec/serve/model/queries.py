@@ -99,7 +99,7 @@ class UserRows:
     time: Array  # microseconds since 1970
     # By row number, the rows that come from the event store; all others are of the training log.
     events: dict[int, StoredRow] = field(default_factory=dict)
-    # Negative feedback, oldest first: item positions (-1: unknown) and events, which are no rows.
+    # Negative feedback, oldest first: item positions (-1: unknown) and events, which are not rows.
     hidden: tuple[tuple[int, StoredRow], ...] = ()
     context: ContextColumns = ()  # of each row; rows of the event store have no values
 
@@ -355,20 +355,20 @@ class FilterCache:
 
 
 def mark_slots(
-    answer: schemas.Recommendations, positions: Array, slots: Sequence[Slot]
+    response: schemas.Recommendations, positions: Array, slots: Sequence[Slot]
 ) -> schemas.Recommendations:
-    """Return an answer with its items in slots marked, and slots without an item named.
+    """Return a response with its items in slots marked, and slots without an item named.
 
-    positions: of the answer's items, in the model's vocabulary.
+    positions: of the response's items, in the model's vocabulary.
     """
     if slots:
         flags = are_in_slots(positions, np.arange(1, len(positions) + 1), slots)
-        for item, flag in zip(answer.items, flags.tolist(), strict=True):
+        for item, flag in zip(response.items, flags.tolist(), strict=True):
             if flag:
                 item.slot = True
         filled = set((np.flatnonzero(flags) + 1).tolist())
-        answer.empty_slots = [slot.place for slot in slots if slot.place not in filled]
-    return answer
+        response.empty_slots = [slot.place for slot in slots if slot.place not in filled]
+    return response
 
 
 def hide_items(item_filter: ItemFilter, hidden: frozenset[int], n_items: int) -> ItemFilter:

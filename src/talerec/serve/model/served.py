@@ -1,4 +1,4 @@
-"""One model as it is served: queries in, answers out. Each answer names its model."""
+"""One model as it is served: queries in, responses out. Each response names its model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from talerec.serve.model.queries import (
 from talerec.store import ItemChanges, now_us
 
 _REASONS = 3  # history rows that a recommendation names
-_MAX_FAST_WORK = 1_000_000  # weights to add: up to here, an answer takes a few milliseconds
+_MAX_FAST_WORK = 1_000_000  # weights to add: up to here, a response takes a few milliseconds
 _MAX_RECENCIES = 64  # values of `recency` whose models are cached
 _HIDE_SEEN = RecommendOptions(hide_seen=True)
 
@@ -72,7 +72,7 @@ class ServedModel:
         self._prepare(self.model)
 
     def _prepare(self, model: Model) -> None:
-        """Answer from `model` from now on, with the items `self.live`: build what answers need."""
+        """Use `model` from now on, with the items `self.live`: build what responses need."""
         self.model = model
         self.items = model.fitted.items  # the vocabulary: external ids by position
         self.catalogue = Catalogue(model.fitted, self.live)  # ids, titles and columns to show
@@ -84,8 +84,9 @@ class ServedModel:
     def with_changes(self, changes: ItemChanges, trained_seq: int = 0) -> ServedModel:
         """Return this model with changes of the store's items; the model itself stays as it is.
 
-        The saved model has the changes up to `trained_seq` already. Everything that an answer needs
-        is built before the return, so that the model can replace this one between two requests.
+        The saved model has the changes up to `trained_seq` already. Everything that a response
+        needs is built before the return, so that the model can replace this one between two
+        requests.
         """
         served = copy(self)
         served.__dict__.pop("_all_items", None)
@@ -113,7 +114,7 @@ class ServedModel:
 
     @property
     def item_changes(self) -> tuple[int, int]:
-        """How often the store's items were read anew, and the last change that is included."""
+        """The number of full reads of the store's items, and the last change that is included."""
         return (0, 0) if self.live is None else (self.live.resets, self.live.seq)
 
     @property
@@ -135,7 +136,7 @@ class ServedModel:
     # -- recommendations --
 
     def is_slow(self, query: ModelQuery) -> bool:
-        """Would computing this answer in the event loop delay other requests noticeably?
+        """Would computing this response in the event loop delay other requests noticeably?
 
         The work is estimated as the number of weights that the history rows add up.
         """
@@ -153,7 +154,7 @@ class ServedModel:
         return self._recommend_histories([query], histories)[0]
 
     def recommend_all(self, queries: list[ModelQuery]) -> list[Outcome]:
-        """Return, in order, the answer to each query or the exception that it raised.
+        """Return, in order, the response to each query or the exception that it raised.
 
         A query has a history and options of its list. Queries that differ only in their histories
         (equal `group_key`) are computed together; a query without a key is computed alone.
@@ -166,26 +167,26 @@ class ServedModel:
         outcomes: dict[int, Outcome] = {}
         for key, members in groups.items():
             group = [queries[n] for n in members]
-            answers = self._recommend_group(group, is_plain=not isinstance(key, int))
-            outcomes.update(zip(members, answers, strict=True))
+            responses = self._recommend_group(group, is_plain=not isinstance(key, int))
+            outcomes.update(zip(members, responses, strict=True))
         return [outcomes[n] for n in range(len(queries))]
 
     def batch(self, queries: list[ModelQuery]) -> tuple[bytes, int]:
-        """Return the answers to queries as one JSON body, and how many are trending items.
+        """Return the responses to queries as one JSON body, and how many are trending items.
 
         A query has a history and options of its list; it gets trending items if the model knows no
         item of the history. The first exception of a query is raised.
         """
-        answers: list[schemas.Recommendations] = []
+        responses: list[schemas.Recommendations] = []
         for outcome in self.recommend_all(queries):
             if isinstance(outcome, Exception):
                 raise outcome
-            answers.append(outcome)
-        fallbacks = sum(bool(answer.fallback) for answer in answers)
-        return schemas.encode(schemas.BatchRecommendations(self.version, answers)), fallbacks
+            responses.append(outcome)
+        fallbacks = sum(bool(response.fallback) for response in responses)
+        return schemas.encode(schemas.BatchRecommendations(self.version, responses)), fallbacks
 
     def _recommend_group(self, queries: list[ModelQuery], *, is_plain: bool) -> list[Outcome]:
-        """Return the answers to queries with the same group key; an exception applies to all.
+        """Return the responses to queries with the same group key; an exception applies to all.
 
         is_plain: whether only their histories differ; if not, there is one query. Plain queries all
         have the rows of a stored user, or all an untimed history of item ids; unknown ids are
@@ -205,7 +206,7 @@ class ServedModel:
     def _recommend_histories(
         self, queries: list[ModelQuery], histories: Histories
     ) -> list[schemas.Recommendations]:
-        """Return the answers to queries that differ only in their histories.
+        """Return the responses to queries that differ only in their histories.
 
         `histories` has one history per query, in the same order. `lists` has the ranked items of
         all queries one after the other, `counts` how many each has. A query without a list of its
@@ -215,7 +216,7 @@ class ServedModel:
         item_filter = self.filters.build_filter(options)
         if queries[0].hidden:
             item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
-        model = self._choose_model(queries[0])
+        model = self._model_for(queries[0])
         histories = apply_context(model, histories, options.context)
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
@@ -223,20 +224,20 @@ class ServedModel:
         items = self.catalogue.rank_items(
             lists.items, lists.scores, ranks, reasons, boosts, lists.families
         )
-        answers, begin = [], 0
+        responses, begin = [], 0
         for q, n_items in enumerate(lists.counts):
             if self._uses_model_list(histories, q, n_items, queries[q].is_unknown_user):
                 listed = slice(begin, begin + n_items)
-                answer = schemas.Recommendations(self.version, items[listed])
+                response = schemas.Recommendations(self.version, items[listed])
                 if item_filter.slots:
-                    mark_slots(answer, np.array(lists.items[listed], int), item_filter.slots)
+                    mark_slots(response, np.array(lists.items[listed], int), item_filter.slots)
             else:
                 ranking = self.popular.ranked()
-                answer = self.list_ranking(*ranking, options.k, item_filter)
-                answer.fallback = "trending"
-            answers.append(answer)
+                response = self.list_ranking(*ranking, options.k, item_filter)
+                response.fallback = "trending"
+            responses.append(response)
             begin += n_items
-        return answers
+        return responses
 
     def top_items(
         self, rows: UserRows, now: int, k: int, hidden: frozenset[int] = frozenset()
@@ -277,8 +278,8 @@ class ServedModel:
         ranked = self.catalogue.rank_items(
             items.tolist(), scores.tolist(), count(1), reasons, boosts.tolist()
         )
-        answer = schemas.Recommendations(self.version, ranked)
-        return mark_slots(answer, items, item_filter.slots)
+        response = schemas.Recommendations(self.version, ranked)
+        return mark_slots(response, items, item_filter.slots)
 
     # -- items and users --
 
@@ -352,7 +353,7 @@ class ServedModel:
 
     # -- the model --
 
-    def _choose_model(self, query: ModelQuery) -> Model:
+    def _model_for(self, query: ModelQuery) -> Model:
         """Return the model, or a copy with the `recency` that the query sets.
 
         `recency` is the parameter by which weights of history rows decay. Copies are cached.
@@ -368,7 +369,7 @@ class ServedModel:
         The base score is the part that no history row contributes; None for models without one.
         ApiError 404 if the item is unknown. `query.rows` is set for the history of a stored user.
         """
-        model, catalogue = self._choose_model(query), self.catalogue
+        model, catalogue = self._model_for(query), self.catalogue
         target = self.find_item(item_id)
         history, ids = read_history(query, self.items, self.model.fitted.unit)
         history = apply_context(model, history, query.options.context)

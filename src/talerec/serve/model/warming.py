@@ -14,7 +14,7 @@ _WARM_ROWS = 3  # rows of the histories that compile the kernels
 def warm_model(served: ServedModel) -> None:
     """Answer one small query of each kind, so that all kernels are compiled beforehand.
 
-    A query has a history and options. The answers are discarded; the queries use the first
+    A query has a history and options. The responses are discarded; the queries use the first
     items and the first user of the log.
     """
     always_compile()

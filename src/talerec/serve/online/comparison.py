@@ -17,23 +17,23 @@ from talerec.evaluation import (
 from talerec.serve.online.shown_items import shown_item_frame
 from talerec.store import Impression, ImpressionStore, load_possible_clicks
 
-_CHUNK_USERS = 20_000  # users who enter at a time, about: their answers are in memory,
+_CHUNK_USERS = 20_000  # users who enter at a time, about: their responses are in memory,
 _CHUNK_ITEMS = 1_000_000  # and these have about so many items
 _MAX_S = 2.0  # seconds after which no further users are read in one call
 _STEPS = 5  # parts of a window, after each of which users enter
 
 
 class CandidateComparison:
-    """Outcomes of the users of a candidate and of the current model, since its first answer.
+    """Outcomes of the users of a candidate and of the current model, since its first response.
 
-    A user enters once, two attribution windows after the first answer. All answers of the store
+    A user enters once, two attribution windows after the first response. All responses of the store
     count, however many they are: each is read once or twice, and only sums are kept, with a hash
     of each user who has entered.
 
     Parameters
     ----------
     window : int
-        Microseconds after an answer in which an event counts as its click.
+        Microseconds after a response in which an event counts as its click.
     negative : collection of str
         Names of events that are negative feedback.
     """
@@ -43,7 +43,7 @@ class CandidateComparison:
         self._reset("", 0)
 
     def _reset(self, version: str, start: int) -> None:
-        """Begin the comparison of a candidate, with its first answer at `start`."""
+        """Begin the comparison of a candidate, with its first response at `start`."""
         self._version, self._until = version, start
         self._entered: set[int] = set()
         self._sums = {role: OutcomeSums(0, 0.0, 0.0) for role in ("current", "candidate")}
@@ -51,8 +51,8 @@ class CandidateComparison:
     def update(self, store: ImpressionStore, version: str, now: int) -> dict[str, Any]:
         """Add the users whose windows have closed at `now`; return the figures of the comparison.
 
-        A user's window begins with the first answer; clicks on the answers within it count, for as
-        long again. `now` is in microseconds since 1970. A call stops reading after a short while
+        A user's window begins with the first response; clicks on the responses within it count, for
+        as long again. `now` is in microseconds since 1970. A call stops reading after a short while
         and the next one goes on, as the interval of the users so far is valid, too. Another
         `version` of the candidate begins a new comparison.
         """
@@ -66,11 +66,11 @@ class CandidateComparison:
         return describe_comparison(version, self._sums, self._until)
 
     def _add_users(self, store: ImpressionStore, end: int) -> None:
-        """Add users whose first answer was before `end`, the earliest ones if they are many."""
+        """Add users whose first response was before `end`, the earliest ones if they are many."""
         users: set[str] = set()
         groups, n_items = list[pl.DataFrame](), 0
         for rows in store.read_impressions(self._until):
-            groups.append(shown_item_frame(self._select_answers(rows, users, end)))
+            groups.append(shown_item_frame(self._select_responses(rows, users, end)))
             n_items += len(groups[-1])
             if len(users) >= _CHUNK_USERS or n_items >= _CHUNK_ITEMS:
                 end = min(end, rows[-1].time + 1)
@@ -89,12 +89,12 @@ class CandidateComparison:
         self._entered |= {hash(user) for user in users}
         self._until = end
 
-    def _select_answers(
+    def _select_responses(
         self, rows: list[Impression], users: set[str], end: int
     ) -> list[Impression]:
-        """Return the answers of users who enter now, and add these users to `users`.
+        """Return the responses of users who enter now, and add these users to `users`.
 
-        A user enters with an answer of one of the two models, not with a named list, and not as an
+        A user enters with a response of one of the two models, not with a named list, and not as an
         anonymous visitor. Named lists of these users are returned too: a click on an item counts
         for the latest list with the item.
         """

@@ -24,7 +24,7 @@ from talerec.serve.model import ModelHolder
 from talerec.serve.online import metrics
 from talerec.serve.online.metrics import DAY, MEASURED, hash_user, measurement_frame
 from talerec.serve.online.ranker import ServedModelRanker
-from talerec.serve.users import UserHistories, read_known_store
+from talerec.serve.users import UserHistories, read_store_id
 from talerec.store import (
     NO_FEEDBACK,
     EventTail,
@@ -149,7 +149,7 @@ class OnlineEvaluator:
     def _evaluate(self, rows: list[StoredRow], progress: MeasurementProgress, now: float) -> int:
         """Rank the events among `rows` and store the ranks, for about a second; return rows done.
 
-        Events that are too old, in the future, or of users outside the share are passed over. Of
+        Events that are too old, in the future, or of users outside the share are skipped. Of
         deleted users, earlier measurements no longer count. If the lease is lost, nothing is
         stored.
         """
@@ -235,7 +235,7 @@ class EvaluationProcess:
         """
         self._settings, self._folder, self._address = settings, folder, str(settings.store)
         self.stopping = threading.Event()
-        store_id = read_known_store(folder)
+        store_id = read_store_id(folder)
         self._tail = EventTail(self._address, settings.max_history, known_store=store_id)
         self._histories = UserHistories(
             self._tail, settings.max_history, feedback=settings.feedback

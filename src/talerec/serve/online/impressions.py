@@ -21,8 +21,8 @@ from talerec.store import ImpressionStore, StoreError, load_possible_clicks, now
 
 logger = logging.getLogger("talerec")
 
-_MAX_ANSWERS = 100_000  # answers that are counted, the latest ones,
-_MAX_ITEMS = 2_000_000  # and items of these answers: about a gigabyte while they are counted
+_MAX_RESPONSES = 100_000  # responses that are counted, the latest ones,
+_MAX_ITEMS = 2_000_000  # and items of these responses: about a gigabyte while they are counted
 _PERIOD_US = 28 * 86_400_000_000  # microseconds of the past that are counted
 _MIN_AGE_S, _MAX_AGE_S = 1.0, 60.0  # how long figures are shown,
 _AGE_FACTOR = 20.0  # between these limits: times the seconds that it took to count them
@@ -33,8 +33,8 @@ class ImpressionCounts:
     """The figures about impressions, which one worker counts and all workers of a run show.
 
     Figures are shown for a second, or for twenty times as long as it took to count them, but not
-    for more than a minute; then the first worker that is asked counts again, in a thread of its
-    own, and writes them to a file of the run.
+    for more than a minute; then the first worker that gets a request counts again, in a thread of
+    its own, and writes them to a file of the run.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ImpressionCounts:
         """Read the latest impressions and events of the store, and return the figures."""
         now = now_us()
         with ImpressionStore(address) as store:
-            since = store.find_start_of_latest(now - _PERIOD_US, _MAX_ANSWERS, _MAX_ITEMS)
+            since = store.find_start_of_latest(now - _PERIOD_US, _MAX_RESPONSES, _MAX_ITEMS)
             groups = [shown_item_frame(group) for group in store.read_impressions(since)]
             events = load_possible_clicks(store, since)
             shown = pl.concat([shown_item_frame([]), *groups])
@@ -120,10 +120,10 @@ def impression_lines(summary: dict[str, Any] | None) -> list[str]:
     if summary is None:
         return []
     texts = {
-        "impressions": ("talerec_shown_items", "Items of kept answers, by model, rank and list."),
+        "impressions": ("talerec_shown_items", "Items of kept responses, by model, rank and list."),
         "clicks": (
             "talerec_shown_clicks",
-            "Clicked items of kept answers, by model, rank and list.",
+            "Clicked items of kept responses, by model, rank and list.",
         ),
     }
     lines: list[str] = []

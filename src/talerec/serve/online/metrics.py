@@ -222,19 +222,20 @@ def prometheus_lines(summary: dict[str, Any] | None) -> list[str]:
     """Return the summary of online metrics as lines in Prometheus' text format.
 
     `summary` is what `OnlineMetrics.read` returns: progress by name, and for each window ("hour",
-    "day") the metrics of "models", one dict per model version. None: no lines.
+    "day") the metrics of "models", one dict per model version. The last lines count events by the
+    reason why they were not measured. None: no lines.
     """
     if summary is None:
         return []
     lines: list[str] = []
-    for field, (name, text) in _PROGRESS_GAUGES.items():
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {summary[field]:g}"]
-    for field, (name, text) in _MODEL_GAUGES.items():
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+    for key, (name, help_text) in _PROGRESS_GAUGES.items():
+        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge", f"{name} {summary[key]:g}"]
+    for key, (name, help_text) in _MODEL_GAUGES.items():
+        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for window in WINDOWS:
             for row in summary[window]["models"]:
                 labels = f'role="{row["role"]}",version="{row["version"]}",window="{window}"'
-                lines.append(f"{name}{{{labels}}} {row[field]:.6g}")
+                lines.append(f"{name}{{{labels}}} {row[key]:.6g}")
     return lines + _exclusion_lines(summary)
 
 

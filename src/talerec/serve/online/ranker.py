@@ -97,9 +97,9 @@ class ServedModelRanker:
 class EarlierPopularity:
     """The items that were most popular right before an event, which unknown users are shown.
 
-    Counted are rows of the training log and events of the store that the model was not trained on,
-    as the service counts them: at most three of a user and an item, and only those before the
-    event, in time and in the store.
+    They are counted from rows of the training log and events of the store that the model was not
+    trained on, as the service counts them: at most three of a user and an item, and only those
+    before the event, in time and in the store.
 
     model: the model whose items are counted
     store: the store

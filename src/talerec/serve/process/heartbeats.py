@@ -39,7 +39,7 @@ def send_heartbeats(sender: Connection, settings: Settings) -> None:
 
 @dataclass
 class _Pulse:
-    """What the supervisor knows of one worker's life."""
+    """One worker's signs of life, as the supervisor has received them."""
 
     receiver: Connection  # the supervisor's end of the worker's pipe
     silent_s: float = 0.0  # seconds since the last sign of life, or since the start

@@ -204,7 +204,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._trailer_bytes = -self._last_bytes  # `data_received` adds those of the current call
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body to the application: it is no trailer. The parser calls this."""
+        """Pass a part of the body to the application: not a trailer. The parser calls this."""
         self._trailer_bytes = None
         super().on_body(body)
 

@@ -228,10 +228,10 @@ def _drop_non_integer_ids(events: pl.DataFrame, kinds: IdKinds) -> pl.DataFrame:
 
 
 def _is_refit_due(model: Model, refit_every: int | None) -> bool:
-    """Was the model updated so often that it is fitted anew this time?
+    """Is a refit due, after the model was updated a number of times?
 
-    refit_every: of so many rounds the last one is a fit, the others are updates; 0: none is. None:
-    what the model's class says. False if a library that a fit needs is missing: updates go on.
+    refit_every: every nth round is a fit, the others are updates; 0: no round is. None: the number
+    that the model's class sets. False if a library that a fit needs is missing: updates go on.
     """
     rounds = model.refit_after if refit_every is None else refit_every
     if not rounds or int(model.fitted.training.get("updates", 0)) + 1 < rounds:
@@ -342,7 +342,7 @@ def _events_log(events: pl.DataFrame, context: ContextColumns) -> Log:
 def _has_same_id_types(log: Log, events: pl.DataFrame) -> bool:
     """Can the ids of all events be converted to the types of the log's ids?
 
-    `events` has ids as text, in the columns user_id and item_id; "x1" is no integer id.
+    `events` has ids as text, in the columns user_id and item_id; "x1" is not an integer id.
     """
     users = log.users.cast_ids(events[columns.USER].unique())
     items = log.items.cast_ids(events[columns.ITEM].unique())

@@ -1,4 +1,4 @@
-"""What a worker knows of users: their histories, events and deletions.
+"""The users of one worker: their histories, events and deletions.
 
 A user's history is merged from the model's training log and the events of the store; new events
 are validated and handed to the thread that writes to the store.

@@ -4,10 +4,10 @@ from talerec.serve.users.histories import read_trained_seq as read_trained_seq
 from talerec.serve.users.histories import trained_seq as trained_seq
 from talerec.serve.users.histories import warn_if_restored as warn_if_restored
 from talerec.serve.users.impressions import ImpressionQueue as ImpressionQueue
-from talerec.serve.users.impressions import ShownAnswer as ShownAnswer
+from talerec.serve.users.impressions import ShownResponse as ShownResponse
 from talerec.serve.users.impressions import StoreSigner as StoreSigner
 from talerec.serve.users.user_state import UserState as UserState
-from talerec.serve.users.user_state import read_known_store as read_known_store
+from talerec.serve.users.user_state import read_store_id as read_store_id
 from talerec.serve.users.validation import find_id_kinds as find_id_kinds
 from talerec.serve.users.validation import validate_events as validate_events
 from talerec.serve.users.validation import validate_user_id as validate_user_id

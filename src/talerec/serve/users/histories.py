@@ -41,7 +41,7 @@ class UserHistories:
     versions : function
         Returns `vocabulary_key` of the models in use, whose merged histories stay in the cache.
     feedback : NegativeFeedback
-        Which events hide their items, and are no rows of a history.
+        Which events hide their items, and are not rows of a history.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class UserHistories:
         on (up to the row number `last_trained`) are left out, and those that the log has; so are
         the log's rows if the user was deleted since. `tail` is the cache of the store, None without
         one. At most `max_rows` of the latest rows are returned, with item positions in the model's
-        vocabulary, -1 for unknown items. Negative feedback is no row: `hidden` has all of it.
+        vocabulary, -1 for unknown items. Negative feedback is not a row: `hidden` has all of it.
         """
         events, negative = self.feedback.split(events)
         rows = self._merge_history(model, user, events)

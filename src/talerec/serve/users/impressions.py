@@ -1,4 +1,4 @@
-"""The answers that are kept: a bounded queue, and the thread that writes it to the store."""
+"""A bounded queue of responses to record, and the thread that writes it to the store."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from talerec.store import (
 
 logger = logging.getLogger("talerec")
 
-_QUEUE_ANSWERS = 20_000  # answers that may wait; beyond that they are lost, and counted
-_QUEUE_BYTES = 20_000_000  # bytes of these answers, about
-_ITEM_BYTES = 100  # an item of an answer, about
-_COMMIT_ANSWERS = 5_000  # answers of one commit
+_QUEUE_RESPONSES = 20_000  # responses that may wait; beyond that they are lost, and counted
+_QUEUE_BYTES = 20_000_000  # bytes of these responses, about
+_ITEM_BYTES = 100  # an item of a response, about
+_COMMIT_RESPONSES = 5_000  # responses of one commit
 _PAUSE_S = 0.25  # seconds between two commits: a killed worker loses no more than a second
 _RETRY_S = 1.0  # seconds after the store failed
 
 
-class ShownAnswer(NamedTuple):
-    """What the store keeps of an answer and its request; `to_impression` encodes it later."""
+class ShownResponse(NamedTuple):
+    """The response and the request that an impression is made of, before it is encoded."""
 
     id: str  # the recommendation id
     user: str | None  # None for an anonymous visitor
@@ -46,7 +46,7 @@ class ShownAnswer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return about how many bytes the answer takes while it waits."""
+        """Return about how many bytes the response takes while it waits."""
         return _ITEM_BYTES * len(self.items) + len(self.rules or "")
 
     def to_impression(self) -> Impression:
@@ -57,10 +57,10 @@ class ShownAnswer(NamedTuple):
 
 
 class ImpressionQueue:
-    """Writes answers to the store in a thread of its own, so that no request waits for it.
+    """Writes responses to the store in a thread of its own, so that no request waits for it.
 
-    Counters of `shared`: answers queued, written and lost, and the thread's processor time. What a
-    killed worker had in its queue counts as lost when the worker that replaces it starts.
+    Counters of `shared`: responses queued, written and lost, and the thread's processor time. What
+    a killed worker had in its queue counts as lost when the worker that replaces it starts.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class ImpressionQueue:
 
     def __init__(self, store: ImpressionStore, shared: SharedState) -> None:
         self._store, self._shared = store, shared
-        self._waiting: deque[ShownAnswer] = deque()
+        self._waiting: deque[ShownResponse] = deque()
         self._bytes_added = self._bytes_removed = 0  # each is counted by one thread
         self._loss_lock = threading.Lock()  # two threads count losses
         self._stop = threading.Event()
@@ -88,14 +88,14 @@ class ImpressionQueue:
             self._thread = threading.Thread(target=self._run, name="impressions", daemon=True)
             self._thread.start()
 
-    def add(self, shown: ShownAnswer) -> None:
-        """Queue an answer to be written, or drop it and count it as lost if too many wait.
+    def add(self, shown: ShownResponse) -> None:
+        """Queue a response to be written, or drop it and count it as lost if too many wait.
 
-        At most 20,000 answers of 20 MB wait. The call never waits.
+        At most 20,000 responses of 20 MB wait. The call never waits.
         """
         self._shared.increment("impressions_queued")
         n_bytes = self._bytes_added - self._bytes_removed
-        if n_bytes >= _QUEUE_BYTES or len(self._waiting) >= _QUEUE_ANSWERS:
+        if n_bytes >= _QUEUE_BYTES or len(self._waiting) >= _QUEUE_RESPONSES:
             self._count_lost(1)
         else:
             self._bytes_added += shown.size
@@ -122,11 +122,11 @@ class ImpressionQueue:
     def _write_waiting(self) -> bool:
         """Write all that waits, in commits of 5,000; return False if the store fails.
 
-        The answers of a failed commit stay in the queue; they are lost only if the database
+        The responses of a failed commit stay in the queue; they are lost only if the database
         refuses their values.
         """
         while self._waiting:
-            group = [self._waiting[n] for n in range(min(len(self._waiting), _COMMIT_ANSWERS))]
+            group = [self._waiting[n] for n in range(min(len(self._waiting), _COMMIT_RESPONSES))]
             try:
                 self._store.write_impressions([shown.to_impression() for shown in group])
                 self._shared.increment("impressions_written", len(group))
@@ -143,10 +143,10 @@ class ImpressionQueue:
                 self._bytes_removed += shown.size
         return True
 
-    def _count_lost(self, n_answers: int) -> None:
-        """Count answers that are not kept: the queue is full, or the database refuses them."""
+    def _count_lost(self, n_responses: int) -> None:
+        """Count responses that are not stored: the queue is full, or the database refuses them."""
         with self._loss_lock:
-            self._shared.increment("impressions_lost", n_answers)
+            self._shared.increment("impressions_lost", n_responses)
 
 
 class StoreSigner:

@@ -37,9 +37,9 @@ class SavedDeletions:
     def save(self, tail: EventTail) -> None:
         """Append the collected deletions to the file; `tail` is the follower that passed them.
 
-        The file is written anew by the first call, after the follower has skipped rows (it was too
+        The file is rewritten by the first call, after the follower has skipped rows (it was too
         far behind, and read only the list of deletions), and when most lines are of users with a
-        later deletion. A failure is logged, and the next call writes the file anew.
+        later deletion. A failure is logged, and the next call rewrites the file.
         """
         is_outdated = self._n_lines > _MIN_LINES + 2 * len(tail.deleted)
         is_complete = self._n_skips == tail.n_skips and not is_outdated

@@ -75,7 +75,7 @@ class UserState:
         self.item_tail: ItemTail | None = None
         self.tail: EventTail | None = None
         if (store := settings.store) is not None:
-            options: dict[str, Any] = {"known_store": read_known_store(shared.folder)}
+            options: dict[str, Any] = {"known_store": read_store_id(shared.folder)}
             options |= {"on_poll": self._on_poll, "feedback": settings.feedback}
             self.tail = EventTail(store, settings.max_history, **options)
             (shared.folder / _STORE_FILE).write_text(self.tail.store)
@@ -108,9 +108,9 @@ class UserState:
         """Save new deletions of users, read changed items, and publish how far this worker is.
 
         Called after each poll of the store by `tail`, the cache of recent events that polls it. The
-        number of that row (`tail.seq`, negative before the first answer) goes to the state that all
-        worker processes share, so that the worker that deletes a user can wait until all have read
-        the deletion.
+        number of that row (`tail.seq`, negative until the store first answers) goes to the state
+        that all worker processes share, so that the worker that deletes a user can wait until all
+        have read the deletion.
         """
         if tail.seq >= 0:
             self._saved_deletions.save(tail)
@@ -275,7 +275,7 @@ class UserState:
 
     @property
     def store_fault(self) -> str | None:
-        """Why the store's file needs an operator: it is gone, replaced or damaged; else None.
+        """Damage that an operator must repair: the store's file is gone or replaced; else None.
 
         None too without a store, and for a server that does not answer for now.
         """
@@ -302,8 +302,8 @@ class UserState:
         return CatalogueFacts(0, 0, 0) if self.item_tail is None else self.item_tail.facts
 
 
-def read_known_store(folder: Path) -> str:
-    """Return the id of the store that this run of the service has used; "" at its start.
+def read_store_id(folder: Path) -> str:
+    """Return the id of the store that this run of the service uses; "" before the first use.
 
     `folder` is the folder of the run, which all processes of the service share.
     """

@@ -285,6 +285,10 @@ def test_the_demo_compares_explains_saves_and_prints_next_commands(tmp_path: Pat
         models = ["popularity", "sequential rules", "TALE without time", "TALE", "tempo"]
         for name in [*models, *(["ranker"] if find_spec("lightgbm") else [])]:
             assert re.search(rf"^[| ]+{name} [| ]*\d\.\d{{4}}", text, re.MULTILINE), name
+        if "ranker" in text:  # its trees answer, with families of features as reasons
+            lists = text.split("ranker recommends")[1:]
+            assert len(lists) == 2
+            assert all(re.search(r"what the user had\s+\d+ %", shown) for shown in lists)
         assert "tempo recommends" in text
         assert "because of" in text
         assert "tempo, the default, is TALE with time scaled to the log's pace" in " ".join(

@@ -48,6 +48,9 @@ _N_FAMILIES = 2  # families of features that a reason of the ranker names
 _RANKER = "ranker"
 
 
+DatedItem = tuple[Any, np.datetime64]  # an item's id and the time of its row
+
+
 class Card(NamedTuple):
     """The recommendations for a shopper, as a table of text below the shopper's history."""
 
@@ -88,7 +91,10 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
     write_text(folder / "report.html", page)
     print_line(f"Saved: {target}, {folder / 'report.md'}, and a page for your browser:")
     print_line(f"  {(folder / 'report.html').resolve().as_uri()}")
-    histories = [_history_items(models[DEFAULT], split, c)[-_N_HISTORY:] for c in best_cases]
+    histories = [
+        [item for item, _ in _dated_history(models[DEFAULT], split, case)[-_N_HISTORY:]]
+        for case in best_cases
+    ]
     _print_next_steps(_next_commands(models[DEFAULT], split.train, histories, target))
     return target
 
@@ -226,15 +232,18 @@ def _best_cases(result: Evaluation) -> list[int]:
     return ranked.sort("rank", maintain_order=True)["case"].head(_N_SHOPPERS).to_list()
 
 
-def _history_items(model: Model, split: Split, case: int) -> list[Any]:
-    """Return the ids of a shopper's items before the held-out row, oldest first.
+def _dated_history(model: Model, split: Split, case: int) -> list[DatedItem]:
+    """Return a shopper's items before the held-out row, oldest first, each with its time.
 
     `case` is the index of the held-out row among the test cases of `split`; items unknown to the
     model are left out.
     """
     histories = split.cases("test").histories
-    rows = histories.item[histories.start[case] : histories.stop[case]]
-    return model.item_ids.gather(rows[rows >= 0]).to_list()
+    span = slice(histories.start[case], histories.stop[case])
+    items, times = histories.item[span], histories.time[span].astype("datetime64[us]")
+    is_known = items >= 0
+    ids = model.item_ids.gather(items[is_known]).to_list()
+    return list(zip(ids, times[is_known], strict=True))
 
 
 def _build_card(model: Model, split: Split, case: int) -> Card:
@@ -242,33 +251,38 @@ def _build_card(model: Model, split: Split, case: int) -> Card:
 
     `case` is the index of the shopper's held-out row among the test cases. The title names the last
     items before that row and its item; a row has an item, its score, and the main reason for it.
+    The request has the time of the held-out row.
     """
-    ids, cases, history = model.item_ids, split.cases("test"), _history_items(model, split, case)
-    best = model.recommend_histories([history], k=min(_N_ITEMS, len(ids)))
-    target = ids[int(cases.target[case])]
-    titles = find_titles(model, [*history, *best[columns.ITEM], target])
+    ids, cases, history = model.item_ids, split.cases("test"), _dated_history(model, split, case)
+    now = np.datetime64(int(cases.target_time[case]), "us")
+    best = model.recommend_histories([history], k=min(_N_ITEMS, len(ids)), as_of=now)
+    target, items = ids[int(cases.target[case])], [item for item, _ in history]
+    titles = find_titles(model, [*items, *best[columns.ITEM], target])
     rows = [
-        [titles[str(item)], f"{score:.3f}", _main_reason(model, history, item, titles)]
+        [titles[str(item)], f"{score:.3f}", _main_reason(model, history, now, item, titles)]
         for item, score in best.select(columns.ITEM, columns.SCORE).iter_rows()
     ]
     shopper = split.users.ids[int(cases.user[case])]
-    last = ", ".join(titles[str(item)] for item in history[-_N_HISTORY:])
+    last = ", ".join(titles[str(item)] for item in items[-_N_HISTORY:])
     title = f"Shopper {shopper} had: ... {last}. Next was: {titles[str(target)]}"
     return Card(title, [f"{model.name} recommends", "score", "because of"], rows)
 
 
-def _main_reason(model: Model, history: list[int], item: int, titles: Titles) -> str:
+def _main_reason(
+    model: Model, history: list[DatedItem], now: np.datetime64, item: int, titles: Titles
+) -> str:
     """Return what adds most to an item's score, a history item or popularity, as text.
 
-    `history` are item ids, oldest first; the contribution follows in brackets: `Tent (+0.120)`. Of
-    a model with families of features, the two that add most: `popular lately 25 %`.
+    `history` has item ids with times, oldest first, and `now` is the time of the request; the
+    contribution follows in brackets: `Tent (+0.120)`. Of a model with families of features, the two
+    that add most: `popular lately 25 %`.
     """
-    families = model.explain(history, item, by="families").filter(pl.col("share") > 0)
+    families = model.explain(history, item, by="families", as_of=now).filter(pl.col("share") > 0)
     if len(families):
         strongest = families.sort("share", descending=True).head(_N_FAMILIES)
         pairs = strongest.select("reason", "share").iter_rows()
         return ", ".join(f"{reason} {100 * share:.0f} %" for reason, share in pairs)
-    explained = model.explain(history, item).sort(columns.SHARE, descending=True)
+    explained = model.explain(history, item, as_of=now).sort(columns.SHARE, descending=True)
     source, share = explained.select(columns.ITEM, columns.SHARE).row(0)
     return f"{'popular now' if source is None else titles[str(source)]} ({share:+.3f})"
 

@@ -106,13 +106,24 @@ class RowLayout(NamedTuple):
         return Path(self.folder) / f"pairs-{group}-{term}-{name}.raw"
 
 
-def create_pair_files(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -> list[bool]:
+class TermShare(NamedTuple):
+    """What the sums of a Gram term, a summand of G = S'S and K = S'T, are multiplied by.
+
+    G and K are those of the normal equations: S and T have, per training example, the weights of
+    its source and its target items.
+    """
+
+    share: float
+    target_equals_source: bool  # K is G, and is not stored
+
+
+def create_pair_files(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -> list[TermShare]:
     """Create files of zeros, to which partitions write what the pairs of each Gram term need.
 
     A Gram term is a summand of G = S'S and K = S'T, added up from pairs of a user's rows. builder:
-    returns the terms of some rows; layout: the files, one per array and group of users. Returns,
-    for each term, whether its K equals G. G and K are those of the normal equations: S and T have,
-    per training example, the weights of its source and its target items.
+    returns the terms of some rows; layout: the files, one per array and group of users. Returns the
+    share of each term, and whether its K equals its G. G and K are those of the normal equations: S
+    and T have, per training example, the weights of its source and its target items.
     """
     terms = _example_terms(builder, rows, layout)
     for number, term in enumerate(terms):
@@ -120,7 +131,7 @@ def create_pair_files(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -
         for name, dtype in {**dtypes, "item": np.dtype(np.int32)}.items():
             for group, n_rows in enumerate(layout.group_sizes):
                 create_file(layout.file(group, number, name), n_rows * dtype.itemsize)
-    return [term.target_equals_source for term in terms]
+    return [TermShare(term.share, term.target_equals_source) for term in terms]
 
 
 def create_file(path: Path, size: int) -> None:
@@ -163,7 +174,7 @@ def write_at(path: Path, first: int, array: Array) -> None:
 
 
 class TargetSums(NamedTuple):
-    """Sums over pairs of rows, for a range of target items, to be multiplied by `share`.
+    """Sums over pairs of rows, for a range of target items, not yet multiplied by a share.
 
     Rows are targets, columns sources: M, whose sum M + M' is the Gram matrix G = S'S, and K = S'T
     transposed. They belong to one Gram term, a summand of G and K. G and K are those of the normal
@@ -171,7 +182,6 @@ class TargetSums(NamedTuple):
     """
 
     sums: SparseSums  # M and the transpose of K, with the same entries
-    share: float  # the factor of the term
     target_equals_source: bool  # K is G, and is not stored
 
 
@@ -192,7 +202,7 @@ def sum_targets(
         item = _map_file(layout.file(group, number, "item"), np.dtype(np.int32))
         parts = ONLY_G if term.target_equals_source else BOTH
         sums = accumulate_targets(item, pairs, rows.n_items, layout.longest, lo, hi, parts)
-        yield TargetSums(sums, term.share, term.target_equals_source)
+        yield TargetSums(sums, term.target_equals_source)
 
 
 def _example_terms(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -> list[GramTerm]:

@@ -138,15 +138,14 @@ def _sum_gram(log: ClusterLog, task: SolveTask, folder: Path) -> None:
     Then a task per group and range of target items sums pairs of rows from these files, and sends
     each sum as a message to the task of the block (range of items) that owns the pair, that of its
     rarer item; this task adds up and saves. `sent` is lazy: these tasks run only when `run_tasks`
-    reads their messages, after the files are written. targets_equal_sources: of each term, whether
-    its K equals its G. G and K are those of the normal equations: S and T have, per training
-    example, the weights of its source and its target items.
+    reads their messages, after the files are written. G and K are those of the normal equations: S
+    and T have, per training example, the weights of its source and its target items.
     """
     rows, builder, owners = task.rows, task.builder, log.plan.owners
     layout = RowLayout.build(folder, list(rows.map_arrays("latest", log.n_partitions)))
-    targets_equal_sources = gram.create_pair_files(builder, rows, layout)
+    terms = gram.create_pair_files(builder, rows, layout)
     ranges = log.plan.split_targets(layout.group_sizes)
-    plan = tasks.CountingPlan(builder, rows, layout, ranges, owners, targets_equal_sources)
+    plan = tasks.CountingPlan(builder, rows, layout, ranges, owners, terms)
     sent = send_messages(log.run, len(ranges), lambda t: tasks.send_gram(plan, t))
     with log.run.stage("gram"):
         run_on_partitions(

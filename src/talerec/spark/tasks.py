@@ -22,7 +22,7 @@ from talerec.models.core import Model, RecommendOptions, iterate_lists
 from talerec.runtime import CSR, Array, Matrix, shrink_indptr, sparse
 from talerec.solvers import RangeProblem, solve_range, solve_range_in_pieces
 from talerec.spark import messages, triangles
-from talerec.spark.gram import RowLayout, TermBuilder, sum_targets, write_at
+from talerec.spark.gram import RowLayout, TermBuilder, TermShare, sum_targets, write_at
 from talerec.spark.messages import Batches, map_array, read_array, save_array
 from talerec.spark.partitions import RowFiles
 from talerec.spark.work_plan import TargetRange
@@ -49,7 +49,7 @@ class CountingPlan(NamedTuple):
     layout: RowLayout  # the files that each group of users shares
     ranges: Sequence[TargetRange]  # of each counting task
     owners: Array  # edges of the blocks of owners
-    targets_equal_sources: Sequence[bool]  # of each Gram term: K is G
+    terms: Sequence[TermShare]  # of the Gram: their shares
 
 
 def send_gram(plan: CountingPlan, task: int) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,9 @@ def sum_owners(batches: Batches, block: int, plan: CountingPlan) -> None:
     """
     lo, hi = int(plan.owners[block]), int(plan.owners[block + 1])
     n_items = plan.rows.n_items
-    triangle = triangles.sum_owner_rows(load_owner_rows(batches, lo, hi, plan), lo, hi, n_items)
+    pieces = load_owner_rows(batches, lo, hi, plan)
+    shares = [term.share for term in plan.terms]
+    triangle = triangles.sum_owner_rows(pieces, lo, hi, n_items, shares)
     triangles.save_triangle_block(triangle, lo, block, plan.layout.folder)
 
 
@@ -95,14 +97,14 @@ def load_owner_rows(
     the weights of its source and its target items.
     """
     pieces: list[triangles.OwnerRows] = []
-    for term, is_equal in enumerate(plan.targets_equal_sources):
+    for term, (_, is_equal) in enumerate(plan.terms):
         direction = triangles.BOTH if is_equal else triangles.INTO
         saved = _load_saved_rows(plan, term, lo, hi)
-        pieces += [triangles.OwnerRows(arrays, direction) for arrays in saved]
+        pieces += [triangles.OwnerRows(arrays, direction, term) for arrays in saved]
     for sender, arrays in messages.unpack_messages(batches, *triangles.OWNER_DTYPES):
-        is_equal = plan.targets_equal_sources[sender % _MAX_TERMS]
-        direction = triangles.BOTH if is_equal else triangles.OUT
-        pieces.append(triangles.OwnerRows(arrays, direction))
+        term = sender % _MAX_TERMS
+        direction = triangles.BOTH if plan.terms[term].target_equals_source else triangles.OUT
+        pieces.append(triangles.OwnerRows(arrays, direction, term))
     return pieces
 
 

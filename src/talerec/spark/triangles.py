@@ -34,23 +34,23 @@ def split_by_owner(target_sums: TargetSums, lo: int, hi: int) -> tuple[CSR, CSR]
     equations: S and T have, per training example, the weights of its source and its target items.
     """
     arrays: tuple[Array, ...] = _split_sums(
-        target_sums.sums, lo, hi, target_sums.share, target_sums.target_equals_source
+        target_sums.sums, lo, hi, target_sums.target_equals_source
     )
     return CSR(*arrays[:3]), CSR(*arrays[3:])
 
 
 @kernel
 def _split_sums(
-    sums: SparseSums, lo: int, hi: int, share: float, target_equals_source: bool
+    sums: SparseSums, lo: int, hi: int, target_equals_source: bool
 ) -> tuple[Array, ...]:
     """Return two CSR matrices as six arrays: pairs that targets lo..hi own, and other pairs.
 
     Of two items, the one with the higher number owns the pair: it is the row (row 0 is item lo in
-    the first matrix, item 0 in the second), and the other item is the column. Values are G and K,
-    times `share`. sums: M and K' with a row per target; G = M + M', so its diagonal is twice that
-    of M. K is G if `target_equals_source`. Entries of two zeros are left out. G = S'S and K = S'T
-    are those of the normal equations: S and T have, per training example, the weights of its source
-    and its target items.
+    the first matrix, item 0 in the second), and the other item is the column. Values are G and K.
+    sums: M and K' with a row per target; G = M + M', so its diagonal is twice that of M. K is G if
+    `target_equals_source`. Entries of two zeros are left out. G = S'S and K = S'T are those of the
+    normal equations: S and T have, per training example, the weights of its source and its target
+    items.
     """
     indptr, indices = sums.indptr, sums.indices
     M, K = sums.M, (sums.M if target_equals_source else sums.KT)
@@ -74,7 +74,7 @@ def _split_sums(
             if M[x] == 0.0 and K[x] == 0.0:
                 continue
             i = indices[x]
-            g, k = share * M[x], share * K[x]
+            g, k = M[x], K[x]
             if i == j:
                 g, k = 2.0 * g, (2.0 * k if target_equals_source else k)
             if i <= j:
@@ -115,76 +115,85 @@ class OwnerRows(NamedTuple):
 
     arrays: list[Array]  # owners, entries of each, columns of the entries, two values of each
     direction: int  # of the second value: INTO, OUT or BOTH
+    term: int  # number of the Gram term, a summand of G and K, that the entries belong to
 
 
 OWNER_DTYPES = (np.int32, np.int32, np.int32, np.float64)
 
 
-def sum_owner_rows(pieces: Sequence[OwnerRows], lo: int, hi: int, n_items: int) -> CSR:
+def sum_owner_rows(
+    pieces: Sequence[OwnerRows], lo: int, hi: int, n_items: int, shares: Sequence[float]
+) -> CSR:
     """Return the sum of all pieces: a matrix whose rows are the owners lo..hi of item pairs.
 
-    The rarer item of a pair owns it; the other item is the column. Pieces have rows of this matrix,
-    and are added in their order. Entries of the sum have three values: G, K into the owner (as
-    target), and K out of the owner (as source). G = S'S and K = S'T are those of the normal
-    equations: S and T have, per training example, the weights of its source and its target items.
+    The rarer item of a pair owns it; the other item is the column. Pieces have rows of this matrix;
+    those of each Gram term are added in their order, and then the terms, times their shares, as on
+    one machine. Entries of the sum have three values: G, K into the owner (as target), and K out of
+    the owner (as source). G = S'S and K = S'T are those of the normal equations: S and T have, per
+    training example, the weights of its source and its target items.
     """
     owner, length, column, value = (
         np.concatenate([np.empty(0, dtype), *(piece.arrays[x] for piece in pieces)])
         for x, dtype in enumerate(OWNER_DTYPES)
     )
-    directions = [np.full(len(piece.arrays[0]), piece.direction, np.int8) for piece in pieces]
+    kinds = np.array([piece[1:] for piece in pieces], np.int8).reshape(-1, 2)
+    kinds = np.repeat(kinds, [len(piece.arrays[0]) for piece in pieces], axis=0)
     ptr, order = group_rows(owner - np.int32(lo), hi - lo)
     indptr = np.concatenate([[0], np.cumsum(length, dtype=np.int64)])
     rows = CSR(indptr, column, value.reshape(-1, 2))
     arrays: tuple[Array, Array, Array] = _sum_owner_entries(
-        ptr, order, np.concatenate([np.empty(0, np.int8), *directions]), rows, lo, n_items
+        ptr, order, kinds, rows, lo, n_items, np.array(shares, np.float64)
     )
     return CSR(*arrays)
 
 
 @kernel
 def _sum_owner_entries(
-    ptr: Array, order: Array, directions: Array, rows: CSR, lo: int, n_items: int
+    ptr: Array, order: Array, kinds: Array, rows: CSR, lo: int, n_items: int, shares: Array
 ) -> tuple[Array, Array, Array]:
     """Return indptr, indices and values of summed rows; all-zero entries are left out.
 
     An owner is the rarer item of a pair; it has a row, with a column per other item. Owner lo + r
     has the input rows order[ptr[r]] to order[ptr[r + 1] - 1]. Each entry has G = S'S and one K =
-    S'T; directions: per input row, whether K is INTO the owner, OUT of it, or BOTH. A summed entry
-    has G, K into, K out; on the diagonal (column lo + r) K counts as into only. G and K are those
-    of the normal equations: S and T have, per training example, the weights of its source and its
-    target items.
+    S'T; kinds: per input row, whether K is INTO the owner, OUT of it, or BOTH, and the number of
+    its Gram term, whose sums are multiplied by shares[number]. A summed entry has G, K into, K out;
+    on the diagonal (column lo + r) K counts as into only. G and K are those of the normal
+    equations: S and T have, per training example, the weights of its source and its target items.
     """
     column, value = rows.indices, rows.values
     room, end = len(column), 0
     indptr, indices = np.zeros(len(ptr), np.int64), np.empty(room, np.int32)
-    values, sums = np.empty((room, 3)), np.zeros((n_items, 3))
+    values, sums = np.empty((room, 3)), np.zeros((n_items, len(shares), 3))
     last_owner, spare = np.full(n_items, -1, np.int32), np.empty(n_items, np.int32)
     touched = np.empty(n_items, np.int32)
     for r in range(len(ptr) - 1):
         count = 0
         for x in range(ptr[r], ptr[r + 1]):
-            direction = directions[order[x]]
+            direction, term = kinds[order[x], 0], kinds[order[x], 1]
             for e in range(rows.indptr[order[x]], rows.indptr[order[x] + 1]):
                 j = column[e]
                 if last_owner[j] != r:
                     last_owner[j] = r
                     touched[count] = j
                     count += 1
-                sums[j, 0] += value[e, 0]
+                sums[j, term, 0] += value[e, 0]
                 if direction != OUT:
-                    sums[j, 1] += value[e, 1]
+                    sums[j, term, 1] += value[e, 1]
                 if direction != INTO and j != lo + r:
-                    sums[j, 2] += value[e, 1]
+                    sums[j, term, 2] += value[e, 1]
         sort_indices(touched[:count], n_items, spare)
         for x in range(count):
             j = touched[x]
-            if sums[j, 0] != 0.0 or sums[j, 1] != 0.0 or sums[j, 2] != 0.0:
+            is_zero = True
+            for v in range(3):
+                total = shares[0] * sums[j, 0, v]
+                for t in range(1, len(shares)):
+                    total += shares[t] * sums[j, t, v]
+                values[end, v], is_zero = total, is_zero and total == 0.0
+            if not is_zero:
                 indices[end] = j
-                for v in range(3):
-                    values[end, v] = sums[j, v]
                 end += 1
-            sums[j, 0] = sums[j, 1] = sums[j, 2] = 0.0
+            sums[j] = 0.0
         indptr[r + 1] = end
     return indptr, indices[:end].copy(), values[:end].copy()
 

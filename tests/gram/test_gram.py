@@ -16,7 +16,9 @@ import oracle
 from logs import logs, tiny_log
 from talerec.errors import TalerecError
 from talerec.gram import Gram, accumulate
+from talerec.gram import gram as gram_arithmetic
 from talerec.gram.builders import tale_gram
+from talerec.gram.gram import DirectionStats
 from talerec.gram.lag_pairs import slit_sums
 from talerec.gram.terms import late_trend_counts, newest_rows, trend_scale
 from talerec.models.linear import TALE
@@ -298,3 +300,15 @@ def test_sums_of_slits_rows_and_columns_equal_sums_over_all_pairs(multi):
                 as_target[h] += scale[h] * rate ** (h - r - 1)
     for sums, by_hand in zip(slit_sums(ptr, scale, rate, multi), expected, strict=True):
         assert_rounding(sums, by_hand, 10)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_dense_gram_larger_than_a_tile_gains_the_reverse_pairs_of_every_entry(order):
+    n = 2 * gram_arithmetic._TILE + 7
+    K = np.asarray(np.random.default_rng(1).random((n, n)), order=order)
+    both = Gram(np.eye(n), K).add_reverse(0.25)
+    np.testing.assert_array_equal(both.K, K + 0.25 * K.T)
+    asymmetry = ((K - K.T) ** 2).sum()
+    stats = DirectionStats(asymmetry, K.sum(), np.trace(K), float(n), simultaneous=0.0)
+    share = Gram(np.eye(n), K).reverse_share(1.0)
+    assert 0 < share == pytest.approx(stats.reverse_share(1.0), rel=1e-12)

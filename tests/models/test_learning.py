@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -237,6 +238,20 @@ def test_learning_does_not_depend_on_threads(monkeypatch):
     (params, lists), (other, other_lists) = results
     assert all(np.array_equal(params[name], other[name]) for name in params)
     assert lists.equals(other_lists)
+
+
+def test_the_gram_of_the_first_fit_is_freed_before_the_gram_of_all_rows(monkeypatch):
+    grams, count_gram = [], tr.Tempo.gram
+
+    def counted(self, log):
+        assert all(gram() is None for gram in grams)
+        gram = count_gram(self, log)
+        grams.append(weakref.ref(gram))
+        return gram
+
+    monkeypatch.setattr(tr.Tempo, "gram", counted)
+    tr.Tempo().fit(chain_log(users=500))
+    assert len(grams) == 2
 
 
 # -- held-out queries ------------------------------------------------------------------------------

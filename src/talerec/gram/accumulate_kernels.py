@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from talerec.runtime import Array, Kernel, kernel, sort_indices, template
+from talerec.runtime import Array, Kernel, borrow, kernel, sort_indices, template, unsigned_range
 
 
 class RowsByItem(NamedTuple):
@@ -33,12 +33,15 @@ class PairCoefficients(NamedTuple):
 
     Entry s - begin[q] stands for the pair with the source row s of the same user; begin[q] is the
     first row that q forms a pair with. G = S'S and K = S'T: a row of S has the source items of a
-    training example, and T its target items.
+    training example, and T its target items. A function returns the first row whose entry it has
+    written: it adds the pairs with earlier rows to `totals` itself.
     """
 
     g: Array  # what the pair adds to M, where G = M + M'
     k: Array  # the weight of source s for target q, which K adds up
     sums: Array  # (longest + 1) x 2, scratch space of the function
+    item: Array  # the item of every log row
+    totals: Array  # items x 2: row j of M, and column j of K, for the item j of row q
 
 
 class DenseSums(NamedTuple):
@@ -88,13 +91,14 @@ def count_row_entries(log: RowsByItem, a: int, b: int, out: Array) -> None:
 
 
 @template
-def _new_coefficients(longest: int) -> PairCoefficients:
+def _new_coefficients(log: RowsByItem, totals: Array) -> PairCoefficients:
     """Return uninitialized arrays for the pairs of one log row with rows of its user.
 
-    longest: the most rows of a user. The arrays are g and k, with an entry per pair, and scratch
-    space of (longest + 1) x 2.
+    log: has the item of every row, and the most rows of a user. The arrays are g and k, with an
+    entry per pair, and scratch space. totals: items x 2, what all pairs of a target item add up to.
     """
-    return PairCoefficients(np.empty(longest), np.empty(longest), np.empty((longest + 1, 2)))
+    n = log.longest
+    return PairCoefficients(np.empty(n), np.empty(n), np.empty((n + 1, 2)), log.item, totals)
 
 
 @template
@@ -104,37 +108,37 @@ def _add_target(
     log: RowsByItem,
     j: int,
     scratch: PairCoefficients,
-    sums: Array,
     seen: Array,
     items: Array,
 ) -> None:
-    """Add the pairs (s, q) of all rows q that hold target item j to `sums`, by the item of s.
+    """Add the pairs (s, q) of all rows q of target item j to scratch.totals, by the item of s.
 
     pairs, args: the kernel that writes the coefficients g and k of one row q into `scratch`, and
     what it reads of every log row.
     log: the log rows of each item; row q forms pairs with rows begin[q]..after[q] of its user.
-    sums: items x 2, zero on entry. Column 0 gets row j of M, where M + M' = G = S'S; column 1 gets
-    column j of K = S'T.
+    scratch.totals: items x 2, zero on entry. Column 0 gets row j of M, where M + M' = G = S'S;
+    column 1 gets column j of K = S'T.
     items: gets the items that have a pair, item j first, unless `items` is empty.
     seen: one entry per item; j for a listed item, and another value for every item on entry.
     """
-    g, k, _ = scratch
+    g, k, item, totals = scratch.g, scratch.k, borrow(log.item), borrow(scratch.totals)
     lists, count = len(items) > 0, 1
     if lists:
         seen[j] = j
         items[0] = j
     for x in range(log.indptr[j], log.indptr[j + 1]):
         q = log.rows[x]
-        pairs(args, q, scratch)
-        lo = log.begin[q]
-        for s in range(lo, log.after[q]):
-            i = log.item[s]
-            if lists and seen[i] != j:
+        lo, after = log.begin[q], log.after[q]
+        for s in unsigned_range(lo, after if lists else lo):
+            i = np.uint32(item[s])
+            if seen[i] != j:
                 seen[i] = j
                 items[count] = i
                 count += 1
-            sums[i, 0] += g[s - lo]
-            sums[i, 1] += k[s - lo]
+        for s in unsigned_range(pairs(args, q, scratch), after):
+            i = np.uint32(item[s])
+            totals[i, 0] += g[s - np.uint64(lo)]
+            totals[i, 1] += k[s - np.uint64(lo)]
 
 
 @template
@@ -147,12 +151,12 @@ def accumulate_dense(
     args: what it reads of every log row. log: the log rows of each item. out: M and K', items x
     items; one that is not needed has no rows.
     """
-    scratch = _new_coefficients(log.longest)
     sums = np.empty((len(log.indptr) - 1, 2))
+    scratch = _new_coefficients(log, sums)
     nothing = np.empty(0, np.int32)
     for j in range(a, b):
         sums[:] = 0.0
-        _add_target(pairs, args, log, j, scratch, sums, nothing, nothing)
+        _add_target(pairs, args, log, j, scratch, nothing, nothing)
         for i in range(out.M.shape[1] if len(out.M) > 0 else 0):
             out.M[j, i] = sums[i, 0]
         for i in range(out.KT.shape[1] if len(out.KT) > 0 else 0):
@@ -171,13 +175,13 @@ def accumulate_sparse(
     not needed).
     """
     n = len(log.indptr) - 1
-    scratch = _new_coefficients(log.longest)
     sums = np.zeros((n, 2))
+    scratch = _new_coefficients(log, sums)
     seen = np.full(n, -1, np.int32)
     spare = np.empty(n, np.int32)
     for j in range(a, b):
         lo, hi = out.indptr[j], out.indptr[j + 1]
-        _add_target(pairs, args, log, j, scratch, sums, seen, out.indices[lo:hi])
+        _add_target(pairs, args, log, j, scratch, seen, out.indices[lo:hi])
         sort_indices(out.indices[lo:hi], n, spare)
         for x in range(lo, hi):
             i = out.indices[x]

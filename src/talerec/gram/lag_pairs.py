@@ -84,8 +84,8 @@ def slit_tails(ptr: Array, share: Array, rate: float) -> Array:
 
 
 @kernel
-def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> None:
-    """Write SLIT's coefficients of the pairs (s, q) of one user, s in begin[q]..q.
+def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> int:
+    """Write SLIT's coefficients of the pairs (s, q), s in begin[q]..q; return the first s.
 
     Entry s - begin[q] of out.g adds to M (G = S'S = M + M'), of out.k to K = S'T. args: per log
     row, begin (the first row that it forms a pair with), tail, factor and scale; lag_weights:
@@ -96,8 +96,7 @@ def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> None:
     only l = h - 1 is there.
     """
     begin, tail, factor, scale, lag_weights, multi = args
-    g, k, _ = out
-    lo = begin[q]
+    g, k, lo = out.g, out.k, begin[q]
     total = 0.0
     for s in range(q - 1, lo - 1, -1):
         pair = scale[s] * scale[q]
@@ -106,6 +105,7 @@ def slit_pairs(args: SlitRows, q: int, out: PairCoefficients) -> None:
         k[s - lo] = pair * lag_weights[q - 1 - s] * total
     g[q - lo] = 0.5 * scale[q] * scale[q] * tail[q]
     k[q - lo] = 0.0
+    return lo  # type: ignore[no-any-return]
 
 
 # -- by lag (rules), and all equal (SLIS) ----------------------------------------------------------
@@ -132,37 +132,37 @@ class WeightedRows(NamedTuple):
 
 
 @kernel
-def lag_pairs(args: LagRows, q: int, out: PairCoefficients) -> None:
-    """Write rules' coefficients of the pairs (s, q): K adds a weight by lag; G nothing.
+def lag_pairs(args: LagRows, q: int, out: PairCoefficients) -> int:
+    """Write rules' coefficients of pairs (s, q), K's weights by lag; return the first s.
 
     Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g and
-    out.k is written. args: `begin`, the first row that each row forms a pair with, and
-    `lag_weights`, of which lag_weights[q - s] is added.
+    out.k is written: K adds lag_weights[q - s], G nothing. args: `begin`, the first row that each
+    row forms a pair with, and `lag_weights`.
     """
     begin, lag_weights = args
-    g, k, _ = out
-    lo = begin[q]
+    g, k, lo = out.g, out.k, begin[q]
     for s in range(lo, q + 1):
         g[s - lo] = 0.0
         k[s - lo] = lag_weights[q - s]
+    return lo  # type: ignore[no-any-return]
 
 
 @kernel
-def slis_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> None:
-    """Write SLIS's coefficients of the pairs (s, q): the user's weight[q], half for s = q.
+def slis_pairs(args: WeightedRows, q: int, out: PairCoefficients) -> int:
+    """Write SLIS's coefficients of pairs (s, q), a user's weight; return the first s.
 
-    Rows s and q are of one user, s in begin[q]..q; entry s - begin[q] is written. out.g adds to M,
-    where G = M + M'. K is G, so out.k is 0. args: `begin`, the first row that each row forms a pair
-    with, and `weight` of each row.
+    Rows s and q are of one user, s in begin[q]..q; entry s - begin[q] is written. out.g adds the
+    user's weight[q] to M, half of it for s = q, where G = M + M'. K is G, so out.k is 0. args:
+    `begin`, the first row that each row forms a pair with, and `weight` of each row.
     """
     begin, weight = args
-    g, k, _ = out
-    lo = begin[q]
+    g, k, lo = out.g, out.k, begin[q]
     for s in range(lo, q):
         g[s - lo] = weight[q]
         k[s - lo] = 0.0
     g[q - lo] = 0.5 * weight[q]
     k[q - lo] = 0.0
+    return lo  # type: ignore[no-any-return]
 
 
 # -- bound to the accumulators ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ from talerec.gram.accumulate_kernels import (
     accumulate_dense,
     accumulate_sparse,
 )
-from talerec.runtime import Array, kernel, template
+from talerec.runtime import Array, borrow, kernel, template, unsigned_range
 
 #: exp(-x) is zero in float64 beyond this.
 UNDERFLOW = 745.2
@@ -116,11 +116,13 @@ def tale_intervals(ptr: Array, time: Array, decay: float, floor: float) -> tuple
 
 
 @kernel
-def tale_pairs(args: TaleRows, q: int, out: PairCoefficients) -> None:
-    """Write TALE's coefficients of the pairs (s, q) of one user, s in begin[q]..after[q].
+def tale_pairs(args: TaleRows, q: int, out: PairCoefficients) -> int:
+    """Write TALE's coefficients of the pairs (s, q) of one user; return the first s.
 
-    Entry s - begin[q] of out.g gets what the pair adds to M (G = S'S = M + M'), of out.k the weight
-    of source s for target q in K = S'T; w(d) is max(exp(-d / decay), floor).
+    s runs over begin[q]..after[q]. Entry s - begin[q] of out.g gets what the pair adds to M (G =
+    S'S = M + M'), of out.k the weight of source s for target q in K = S'T; w(d) is max(exp(-d /
+    decay), floor). Rows s so early that w is the floor come before the first s: their pairs are
+    added to out.totals.
     args, per log row r: begin, the first row that r forms a pair with; first and after, the bounds
     of r's instant (rows of one time); reach, the first row later than w's exponential part; stop,
     the end of the user's rows; step, exp(-(interval to the next row) / decay); scale, a factor of
@@ -136,42 +138,58 @@ def tale_pairs(args: TaleRows, q: int, out: PairCoefficients) -> None:
     Rows of q's instant are each other's targets: each of the m - 1 others (less s, if s is one of
     them) adds w(t_q - t_s). Nothing large is subtracted, so nothing cancels.
     """
+    lo, floor, scale, item = args.begin[q], args.floor, borrow(args.scale), borrow(out.item)
+    s, far = write_near_pairs(args, q, out)
+    totals = borrow(out.totals)
+    for r in unsigned_range(lo, s):
+        i = np.uint32(item[r])
+        totals[i, 0] += scale[r] * far
+        totals[i, 1] += scale[r] * (scale[q] * floor)
+    return s
+
+
+@template
+def write_near_pairs(args: TaleRows, q: int, out: PairCoefficients) -> tuple[int, float]:
+    """Write TALE's coefficients of the pairs (s, q) that are nearer than the horizon.
+
+    Returns the first such row s, and what the pair of q and an earlier row adds to M, divided by
+    that row's scale; to K it adds scale[s] scale[q] floor. See `tale_pairs` for sums and arguments.
+    """
     begin, first, after, reach, stop, step, scale, floor = args
-    g, k, sums = out
+    reach, step, scale = borrow(reach), borrow(step), borrow(scale)
+    g, k, sums = borrow(out.g), borrow(out.k), borrow(out.sums)
     lo, next_instant, end = begin[q], after[q], reach[q]
-    decayed = 1.0
+    decayed, exp_total, square_total = 1.0, 0.0, 0.0
     sums[0, 0] = sums[0, 1] = 0.0
-    for l in range(next_instant, end):  # noqa: E741 (the paper's l)
-        decayed *= step[l - 1]
-        e = l - next_instant
-        sums[e + 1, 0] = sums[e, 0] + decayed
-        sums[e + 1, 1] = sums[e, 1] + decayed * decayed
+    e = np.uint64(1)
+    for l in unsigned_range(next_instant, end):  # noqa: E741 (the paper's l)
+        decayed *= step[l - np.uint64(1)]
+        exp_total += decayed
+        square_total += decayed * decayed
+        sums[e, 0], sums[e, 1] = exp_total, square_total
+        e += np.uint64(1)
     both_floors = floor * floor * (stop[q] - end)
-    exp_total = sums[end - next_instant, 0]
     others = next_instant - first[q] - 1  # rows of q's instant besides q
 
     decayed = 1.0
     s = q
-    while s >= lo and reach[s] > q:  # nearer than the horizon: the weight is an exponential
+    while s >= lo and reach[np.uint64(s)] > q:  # nearer than the horizon: an exponential
+        row, at = np.uint64(s), np.uint64(s - lo)
         if s < q:
-            decayed *= step[s]
-        e = reach[s] - next_instant
+            decayed *= step[row]
+        e = np.uint64(reach[row] - next_instant)
         total = decayed * sums[e, 1] + floor * (exp_total - sums[e, 0]) + both_floors
         together = others - 1 if s < q and s >= first[q] else others
-        pair = scale[s] * scale[q]
-        g[s - lo] = pair * (total + together * decayed)
-        k[s - lo] = pair * decayed
+        pair = scale[row] * scale[q]
+        g[at] = pair * (total + together * decayed)
+        k[at] = pair * decayed
         s -= 1
-    far = scale[q] * (floor * exp_total + both_floors + others * floor)
-    weight = scale[q] * floor
-    for r in range(lo, s + 1):
-        g[r - lo] = scale[r] * far
-        k[r - lo] = scale[r] * weight
     g[q - lo] *= 0.5
     k[q - lo] = 0.0
     for r in range(q + 1, next_instant):
         g[r - lo] = 0.0
         k[r - lo] = scale[r] * scale[q]
+    return s + 1, scale[q] * (floor * exp_total + both_floors + others * floor)
 
 
 @kernel
@@ -202,7 +220,7 @@ def multi_target_sums(
 
 
 @kernel
-def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> None:
+def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> int:
     """Write TALE's coefficients of the pairs (s, q) of one user if all later rows are targets.
 
     Entry s - begin[q] of out.g gets what the pair adds to M (G = S'S = M + M'), of out.k what it
@@ -214,10 +232,12 @@ def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> No
     times the exponential of the other interval; near none, floor^2.
     """
     rows, back, ahead = args
-    tale_pairs(rows, q, out)
-    _, k, sums = out
+    g, k, sums = out.g, out.k, out.sums
     reach, step, scale, floor = rows.reach, rows.step, rows.scale, rows.floor
     lo, near = rows.begin[q], back[q]
+    first_near, floor_g = write_near_pairs(rows, q, out)
+    for r in range(lo, first_near):
+        g[r - lo] = scale[r] * floor_g
     recent = sums[:, 0]  # recent[l - near]: sum of exp(-(t_q - t_r) / decay) over r in l..q
     total = decayed = 1.0
     recent[q + 1 - near], recent[q - near] = 0.0, 1.0
@@ -237,6 +257,7 @@ def tale_multi_pairs(args: MultiTargetRows, q: int, out: PairCoefficients) -> No
         else:
             value = floor * (ahead[s] + recent[0]) + floor * floor * (near - far)
         k[s - lo] = scale[s] * scale[q] * value
+    return lo  # type: ignore[no-any-return]
 
 
 # -- bound to the accumulators ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ from talerec.gram.accumulate_kernels import (
     accumulate_sparse,
 )
 from talerec.gram.pairs import TaleRows
-from talerec.runtime import Array, kernel
+from talerec.runtime import Array, borrow, kernel, unsigned_range
 
 
 class WeightedTaleRows(NamedTuple):
@@ -46,19 +46,21 @@ def remaining_weights(ptr: Array, weight: Array) -> Array:
 
 
 @kernel
-def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -> None:
-    """Write TALE's coefficients of the pairs (s, q), s in begin[q]..after[q]; rows weigh v.
+def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -> int:
+    """Write TALE's coefficients of pairs (s, q) of rows with weights v; return the first s.
 
     Entry s - begin[q] of out.g gets what the pair adds to M (G = S'S = M + M'): the sum over
     targets l (rows after q, and others of q's time) of v_l w(t_l - t_s) w(t_l - t_q), times both
     scales. out.k gets the entry of K = S'T: w(t_q - t_s) times both scales. w(d) is max(exp(-d /
-    decay), floor), and a row's scale is v p ** -trend.
+    decay), floor), and a row's scale is v p ** -trend. Rows s so early that w is the floor come
+    before the first s: their pairs are added to out.totals.
     args: the arrays of `TaleRows` (see `pairs.tale_pairs`, which explains the sums), v, and the
     sums of v over a row and its user's later rows.
     """
     rows, weight, remaining = args
     begin, first, after, reach, stop, step, scale, floor = rows
-    g, k, sums = out
+    scale, item, totals = borrow(scale), borrow(out.item), borrow(out.totals)
+    g, k, sums = out.g, out.k, out.sums
     lo, next_instant, end = begin[q], after[q], reach[q]
     decayed = 1.0
     sums[0, 0] = sums[0, 1] = 0.0
@@ -88,14 +90,16 @@ def weighted_tale_pairs(args: WeightedTaleRows, q: int, out: PairCoefficients) -
         s -= 1
     far = scale[q] * (floor * exp_total + both_floors + others * floor)
     floor_weight = scale[q] * floor
-    for r in range(lo, s + 1):
-        g[r - lo] = scale[r] * far
-        k[r - lo] = scale[r] * floor_weight
+    for r in unsigned_range(lo, s + 1):
+        i = np.uint32(item[r])
+        totals[i, 0] += scale[r] * far
+        totals[i, 1] += scale[r] * floor_weight
     g[q - lo] *= 0.5
     k[q - lo] = 0.0
     for r in range(q + 1, next_instant):
         g[r - lo] = 0.0
         k[r - lo] = scale[r] * scale[q]
+    return s + 1
 
 
 @kernel
@@ -135,18 +139,19 @@ class WeightedLagRows(NamedTuple):
 
 
 @kernel
-def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> None:
+def weighted_lag_pairs(args: WeightedLagRows, q: int, out: PairCoefficients) -> int:
     """Write rules' coefficients: K adds lag_weights[q - s] weight[s] weight[q], G nothing.
 
     Source row s and target row q are of one user, s in begin[q]..q; entry s - begin[q] of out.g and
-    out.k is written. args: `begin` and `weight` of each log row, and `lag_weights` by lag.
+    out.k is written, from the first s on, which is returned. args: `begin` and `weight` of each log
+    row, and `lag_weights` by lag.
     """
     begin, lag_weights, weight = args
-    g, k, _ = out
-    lo = begin[q]
+    g, k, lo = out.g, out.k, begin[q]
     for s in range(lo, q + 1):
         g[s - lo] = 0.0
         k[s - lo] = lag_weights[q - s] * weight[s] * weight[q]
+    return lo  # type: ignore[no-any-return]
 
 
 @kernel

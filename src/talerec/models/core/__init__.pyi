@@ -68,6 +68,7 @@ from talerec.models.core.persistence import STORE_SEQ as STORE_SEQ
 from talerec.models.core.persistence import UNSEEN_ITEMS as UNSEEN_ITEMS
 from talerec.models.core.persistence import FitCache as FitCache
 from talerec.models.core.persistence import Fitted as Fitted
+from talerec.models.core.persistence import NoFitCache as NoFitCache
 from talerec.models.core.persistence import UpdateState as UpdateState
 from talerec.models.core.persistence import extend_trends as extend_trends
 from talerec.models.core.persistence import training_facts as training_facts

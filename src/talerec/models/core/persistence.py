@@ -99,6 +99,18 @@ class FitCache:
         return FitCache()
 
 
+class NoFitCache(FitCache):
+    """A cache that keeps nothing: a single fit frees the result of each step after its use."""
+
+    def cached(self, step: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return `make()`. step, key: as in `FitCache`."""
+        return make()
+
+    def nested(self, step: str) -> FitCache:
+        """Return this cache, which fits inside a step can use as well."""
+        return self
+
+
 @dataclass(frozen=True, eq=False)
 class UpdateState:
     """The state that an update continues from, besides histories and trend counts.

@@ -26,6 +26,7 @@ from talerec.models.core import (
     SCORE,
     SOLVE,
     FitCache,
+    NoFitCache,
     UpdateState,
     accept_former_names,
     is_auto,
@@ -123,12 +124,10 @@ class Tempo(ContentTakingModel):
         "auto", "learn the weights of lags, repeats and popularity by validation; off: defaults",
         choices=("auto", "off"), stage=SOLVE,
     )  # fmt: skip
-
     compact: str = param(
         "off", "keep the 250 weights per target that matter most, if held-out queries lose nothing",
         choices=("off", "auto"), stage=SOLVE,
     )  # fmt: skip
-
     content: str = param(
         "auto", "score new items by the item table, if held-out queries gain; off: ids alone",
         choices=("auto", "off"), stage=SOLVE,
@@ -234,7 +233,7 @@ class Tempo(ContentTakingModel):
         else:
             tie_order, params, is_compact = self._tie_order(log), None, False
             if self.learn == AUTO:
-                cache = FitCache() if self._cache is None else self._cache
+                cache = NoFitCache() if self._cache is None else self._cache
                 with clock("learn"):
                     facts = (log, tie_order, self.span, cache)
                     test = is_compact_as_good if self.compact == AUTO else None

@@ -26,6 +26,17 @@ def spell_parameters(text: str, parameters: Iterable[str], spell: Callable[[str]
     return text
 
 
+def suggest_name(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return "did you mean 'tempo'?" with the name closest to an unknown one.
+
+    If none of `names` is close, `otherwise` is returned, which says what the names are.
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"did you mean {close[0]!r}?" if close else otherwise
+
+
 class TalerecError(ValueError):
     """Bad input, or a request that cannot be met.
 

@@ -44,6 +44,7 @@ def test_a_bad_parameter_is_refused_before_the_log_is_read(
     ("options", "message"),
     [
         (["--model", "oracle"], "there is no model 'oracle'; the models are tempo, tale, "),
+        (["--model", "tmpo"], "there is no model 'tmpo'; did you mean 'tempo'?"),
         (["--ties", "coin"], "ties is 'coin'; it takes file, item or random:SEED"),
         (
             ["--split", "half"],

@@ -82,8 +82,21 @@ def test_an_unknown_id_is_named_or_skipped(ids: list[Any], unknown: Any) -> None
     words = vocabulary(ids)
     with pytest.raises(UnknownIdError) as caught:
         words.positions([5, unknown, 99], "item", "error")
-    assert str(caught.value) == f"item {unknown!r} is not known to the model"
+    message = f"item {unknown!r} is not known to the model"
+    assert str(caught.value).removesuffix("; '5' is") == message
     assert words.positions([unknown, "5"], "item", "skip").tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "unknown", "spelling"),
+    [(["17.0", "3.0"], "17", "17.0"), ([17, 3], "17.0", "17"), (["a", "b"], " a ", "a")],
+)
+def test_an_unknown_id_names_the_spelling_that_is_known(
+    ids: list[Any], unknown: str, spelling: str
+) -> None:
+    with pytest.raises(UnknownIdError) as caught:
+        vocabulary(ids).positions([unknown], "user", "error")
+    assert str(caught.value) == f"user {unknown!r} is not known to the model; {spelling!r} is"
 
 
 def test_an_unknown_id_from_an_iterator_is_named_too() -> None:

@@ -199,6 +199,7 @@ def test_spaces_around_name_and_value_do_not_matter() -> None:
         ("", "`set` takes name=value, not ''"),
         ("wait=3", "sample has no parameter 'wait'; its parameters are weight, share, days,"),
         ("name=3", "sample has no parameter 'name'"),
+        ("weigth=3", "sample has no parameter 'weigth'; did you mean 'weight'?"),
         ("weight=heavy", "weight is 'heavy'; it takes a number such as 0.5 or 1/512"),
         ("weight=1/0", "weight is '1/0'; it takes a number"),
         ("weight=1/2/3", "weight is '1/2/3'; it takes a number"),

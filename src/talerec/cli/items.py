@@ -272,8 +272,8 @@ def _print_written(path: Path, written: WrittenLists, k: int, seconds: float) ->
     )
     if written.rows < k * written.users:
         print_note(
-            f"Some lists have fewer than {k} items: --hide-seen and other filters leave items out, "
-            "and items without a score are not recommended."
+            f"Some lists have fewer than {k} items: items without a score are not recommended, nor "
+            "are those that --hide-seen or another filter excludes."
         )
 
 

@@ -129,8 +129,23 @@ class Vocabulary:
         `ids` are the ids that were looked up, and `kind` (user or item) is for the message.
         """
         if unknown == "error" and (missing := np.flatnonzero(positions < 0)).size:
-            raise UnknownIdError(f"{kind} {ids[missing[0]]!r} is not known to the model")
+            raise UnknownIdError(
+                f"{kind} {ids[missing[0]]!r} is not known to the model"
+                + self._suggest_spelling(ids[missing[0]])
+            )
         return positions
+
+    def _suggest_spelling(self, name: Any) -> str:
+        """Return "; '17.0' is" if the id is known with .0 (or spaces) added or removed, else "".
+
+        Tables of pandas with missing ids write whole numbers as 17.0.
+        """
+        text = str(name)
+        for spelling in (f"{text}.0", text.removesuffix(".0"), text.strip()):
+            is_known = self._has_dictionary and self.text_positions([spelling])[0] >= 0
+            if spelling != text and is_known:
+                return f"; {spelling!r} is"
+        return ""
 
     def _to_series(self, ids: list[Any]) -> pl.Series:
         """Return ids (text or whole numbers) as a Polars series of this vocabulary's type.

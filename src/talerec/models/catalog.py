@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from talerec.artifact import Bundle, read_artifact
-from talerec.errors import ArtifactError, TalerecError
+from talerec.errors import ArtifactError, TalerecError, suggest_name
 from talerec.models.core import Model, build_model, registry, restore_model
 
 #: The model of every command, the demo and the docs unless another is named.
@@ -37,7 +37,8 @@ def registered_class(name: str) -> type[Model]:
     """
     kind = MODELS.get(name) or registry.find_class(name)
     if kind is None:
-        raise TalerecError(f"there is no model {name!r}; the models are {', '.join(MODELS)}")
+        remedy = suggest_name(name, MODELS, f"the models are {', '.join(MODELS)}")
+        raise TalerecError(f"there is no model {name!r}; {remedy}")
     return kind
 
 

@@ -12,7 +12,7 @@ from functools import wraps
 from numbers import Real
 from typing import Any, Self, TypeVar
 
-from talerec.errors import TalerecError
+from talerec.errors import TalerecError, suggest_name
 
 _MAX_INTEGER = 2**31 - 1  # far above any use, far below where kernels overflow
 
@@ -313,7 +313,8 @@ def _find_field(model: Any, name: str) -> dataclasses.Field[Any]:
     fields = {field.name: field for field in param_fields(model)}
     if name not in fields:
         names = f"its parameters are {', '.join(fields)}" if fields else "it has none"
-        raise TalerecError(f"{model.name} has no parameter {name!r}; {names}")
+        remedy = suggest_name(name, fields, names)
+        raise TalerecError(f"{model.name} has no parameter {name!r}; {remedy}")
     return fields[name]
 
 

@@ -20,10 +20,12 @@ from talerec.evaluation.model_lists import MODEL_LISTS, PROMISING, label_model, 
 from talerec.evaluation.time_estimates import TimeEstimates
 from talerec.gram.terms import GramTerm
 from talerec.models.core import SharedFits
+from talerec.models.core.params import SOLVE
 from talerec.models.core.shared_fits import count_bytes
 from talerec.models.linear import ease
 from talerec.reports import report
-from talerec.runtime import memory
+from talerec.runtime import compilation_stats, memory
+from talerec.runtime.jit import load_numba
 from talerec.solvers import solver
 
 SHARING = "slis,slit,slist,swalk,ease,edlae,rdlae,association"
@@ -403,6 +405,25 @@ def test_a_label_stands_clear_of_the_axis():
 def test_costs_without_a_mark_are_shown(board):
     costs = {name: ModelCost({"solve": 1.0}, {}, None) for name in board.results}
     assert "Peak memory" in replace(board, costs=costs).report()
+
+
+def test_seconds_of_shared_steps_leave_compilation_out():
+    def compile_kernel():
+        def add(a, b):
+            return a + b
+
+        add.__module__ = "talerec.somewhere"
+        return load_numba().njit(add)(1, 2)
+
+    before, cache = compilation_stats().seconds, SharedFits()
+    for _ in range(2):
+        cache.shared("solve", "sum", compile_kernel)
+        cache.cached(SOLVE, "sum", compile_kernel)
+    compiled = compilation_stats().seconds - before
+    assert compiled > 0
+    uses = cache.take_uses()
+    assert [use.is_reused for use in uses] == [False, True, True]
+    assert all(use.seconds < compiled / 2 for use in uses)
 
 
 def test_seconds_and_advice_leave_compilation_out(board):

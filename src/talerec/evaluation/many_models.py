@@ -22,7 +22,7 @@ from talerec.evaluation.model_lists import ListedModel, list_models
 from talerec.evaluation.result import Evaluation
 from talerec.evaluation.time_estimates import TimeEstimates
 from talerec.models.core import Model, SharedUse
-from talerec.runtime import compilation_stats, memory, stage, sum_seconds
+from talerec.runtime import memory, stage, sum_seconds, time_without_compilation
 
 logger = logging.getLogger(__name__)
 
@@ -180,10 +180,10 @@ class _ModelRun:
     def _fit_and_evaluate(self, entry: ListedModel) -> None:
         """Fit and evaluate a model on all splits; keep its result and costs, in the folder too."""
         has_mark = memory.reset_high_water()
-        start, compiled_before = time.perf_counter(), compilation_stats().seconds
+        start = time_without_compilation()
         result = evaluate_splits(entry.model, self.splits, **self.options)
-        compile_seconds = compilation_stats().seconds - compiled_before
-        elapsed = time.perf_counter() - start - compile_seconds
+        elapsed = time_without_compilation() - start
+        compile_seconds = max(sum(result.seconds.values()) - elapsed, 0.0)  # in the timed steps
         peak_mb = memory.high_water_mb() if has_mark else None
         entry.model.set_fitted(None)
         uses = [use for cache in self.splits.caches for use in cache.take_uses()]

@@ -30,6 +30,7 @@ from talerec.runtime.jit import compilation_stats as compilation_stats
 from talerec.runtime.jit import kernel as kernel
 from talerec.runtime.jit import reduction as reduction
 from talerec.runtime.jit import template as template
+from talerec.runtime.jit import time_without_compilation as time_without_compilation
 from talerec.runtime.jit import unsigned_range as unsigned_range
 from talerec.runtime.kernels import address as address
 from talerec.runtime.kernels import borrow as borrow

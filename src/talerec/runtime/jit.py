@@ -236,3 +236,8 @@ def load_numba() -> Any:
 def compilation_stats() -> CompilationStats:
     """Return how many kernels this process has compiled so far, and in how many seconds."""
     return replace(_listener.total)
+
+
+def time_without_compilation() -> float:
+    """Return `time.perf_counter()` less the seconds in which this process compiled kernels."""
+    return time.perf_counter() - _listener.total.seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import count
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from talerec.models.core.params import LEARN, SOLVE
 from talerec.models.core.persistence import FitCache
-from talerec.runtime import is_sparse, memory
+from talerec.runtime import is_sparse, memory, time_without_compilation
 
 _MEMORY_SHARE = 0.25  # of the free memory, for results that are kept
 
@@ -23,7 +22,8 @@ class SharedUse(NamedTuple):
     """One use of a result that several fits may share.
 
     number: of the result, the same in every use. step: of the fit, as its clock names it. seconds:
-    that it took to compute. is_reused: whether an earlier fit had computed it.
+    that it took to compute, without the compilation of kernels. is_reused: whether an earlier fit
+    had computed it.
     """
 
     number: int
@@ -82,10 +82,11 @@ class SharedFits(FitCache):
         def make_entry() -> _Entry:
             """Return the new result with its seconds, those of shared steps inside included."""
             nonlocal is_new
-            is_new, start, n_uses = True, time.perf_counter(), len(self._uses)
+            is_new, start, n_uses = True, time_without_compilation(), len(self._uses)
             value = make()
             reused = sum(use.seconds for use in self._uses[n_uses:] if use.is_reused)
-            return _Entry(next(_result_numbers), value, time.perf_counter() - start + reused)
+            seconds = time_without_compilation() - start + reused
+            return _Entry(next(_result_numbers), value, seconds)
 
         entry: _Entry = super().cached(step, key, make_entry)
         if not is_new:
@@ -100,9 +101,9 @@ class SharedFits(FitCache):
         """
         is_reused = key in self._entries
         if not is_reused:
-            start = time.perf_counter()
+            start = time_without_compilation()
             value = make()
-            seconds = time.perf_counter() - start
+            seconds = time_without_compilation() - start
             self._entries[key] = _Entry(next(_result_numbers), value, seconds, count_bytes(value))
         entry = self._entries[key]
         self._count(entry, step, is_reused=is_reused)

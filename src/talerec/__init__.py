@@ -12,13 +12,13 @@ Logs
     leave_one_out, time_split, rolling_split, Split     training rows and held-out queries
     every_row_split                                     every later row as a query
     evaluate_baskets                                    the next basket as the target
-    split_sessions, join_baskets                        sessions as users, rows of a basket as one
+    split_sessions, join_baskets          sessions as users, rows of a basket as one
     synthetic_log, synthetic_sessions     a generated shop; generated click sessions
     describe                  statistics of a log
 Models
     Tempo, TALE, SLIS, SLIT, SLIST, EASE, EDLAE, RDLAE, SWalk     linear models
     SKNN, STAN, Markov, Rules, Association, Popular, Trending, FPMC     others
-    Personal, LastBasket, TIFUKNN                       what the user took before
+    Personal, LastBasket, TIFUKNN         what the user took before
     Content                   items by text, categories, numbers and vectors of the item table
     Ranker                    a second stage: trees that order the candidates of several models
     SASRec, GSASRec, ESASRec, GRU4Rec, BERT4Rec, DuoRec, FEARec, BSARec, TiSASRec, TCPSRec,
@@ -29,6 +29,7 @@ Models
     Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows, for linear models
 Evaluation
     evaluate, evaluate_log, Evaluation     held-out rows ranked among all items
+    evaluate_baskets, BasketEvaluation     the next basket of each user
     evaluate_models           several models on one split, compared with the first
     compare, tune             whether B is better than A; the best parameters
 Errors

@@ -19,6 +19,7 @@ from talerec.errors import InvalidLogError as InvalidLogError
 from talerec.errors import NotFittedError as NotFittedError
 from talerec.errors import TalerecError as TalerecError
 from talerec.errors import UnknownIdError as UnknownIdError
+from talerec.evaluation.baskets import BasketEvaluation as BasketEvaluation
 from talerec.evaluation.baskets import evaluate_baskets as evaluate_baskets
 from talerec.evaluation.comparison import compare as compare
 from talerec.evaluation.evaluator import evaluate as evaluate

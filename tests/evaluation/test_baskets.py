@@ -17,7 +17,8 @@ from kinds import maker
 from logs import DAY, SECOND, START, at, histories_of, log_of, logs, rows, rows_of, tiny_log
 from talerec.data.split import SplitPlan, basket_splits
 from talerec.errors import InvalidLogError, TalerecError
-from talerec.evaluation import BasketEvaluation
+from talerec.evaluation import BasketEvaluation, read_any_result
+from talerec.evaluation.intervals import compare_pairs
 
 CUTOFF = START + 10 * DAY // 24
 METRICS = [f"{name}@1" for name in ("recall", "precision", "HR", "NDCG", "F1")]
@@ -205,14 +206,117 @@ def test_the_command_evaluates_baskets(tmp_path):
     assert "By share of repeats" in text.out
     for words, message in (
         (["--basket", "nothing"], "there is no column 'nothing'"),
-        (["--basket", "time", "-o", tmp_path / "x.parquet"], "--basket takes no --out"),
-        (["--basket", "time", "--ties", "random:0..2"], "--basket takes no --out"),
+        (["--basket", "time", "--ties", "random:0..2"], "--basket takes one order of ties"),
         (["--basket", "time", "--split", "at:2000-01-01"], "no row lies before"),
     ):
         refused = talerec(*options, *words)
         assert refused.code == 2
         assert message in refused.err
         assert refused.err.count("\n") <= 2
+
+
+def test_several_models_are_evaluated_and_compared_on_baskets(tmp_path):
+    log, names = tiny_log(shop()), "personal,popular,tempo"
+    boards = [
+        tr.evaluate_models(log, names, "every:1970-01-22", k=[2, 5], baskets=True, folder=tmp_path)
+        for _ in range(2)
+    ]  # the second finds its results in the folder
+    for label, result in boards[0].results.items():
+        single = tr.evaluate_baskets(label, log, "every:1970-01-22", k=[2, 5])
+        assert result.frame.equals(single.frame)
+        assert result.to_dict().keys() == single.to_dict().keys()
+        stored = boards[1].results[label]
+        assert stored.frame.equals(result.frame)
+        assert stored.facts() == result.facts()
+        assert boards[1].costs[label].own_seconds == boards[0].costs[label].own_seconds
+    board = boards[0]
+    assert board.headline == "NDCG@5"
+    frames = [board.results[n].frame.sort("user_id", "time") for n in ("personal", "popular")]
+    sums = [frame.group_by("user_id").agg(pl.col("NDCG@5").sum(), pl.len()) for frame in frames]
+    a, b = (part.sort("user_id") for part in sums)
+    by_hand = compare_pairs(*(p["NDCG@5"].to_numpy() for p in (a, b)), a["len"].to_numpy())
+    assert board.differences["popular"].metrics["NDCG@5"] == by_hand
+    assert board.differences["popular"].metrics_hidden == {}
+    assert set(board.adjusted) == {"metrics"}
+    assert board.to_dict()["differences"]["popular"]["metrics_hidden"] == {}
+    page = board.report()
+    shown = board.results["personal"].description
+    for text in ("recall@5 of repeats", "Take ", "Difference to personal", shown):
+        assert text in page
+    assert "Seen hidden" not in page
+    assert "NDCG@5" in board.plot()
+
+
+def test_a_result_of_baskets_is_saved_compared_and_shown(tmp_path):
+    log = tiny_log(shop())
+    results = [tr.evaluate_baskets(name, log, k=[2, 5]) for name in ("personal", "popular")]
+    paths = [result.save(tmp_path / f"{result.model}.parquet") for result in results]
+    loaded = [read_any_result(path) for path in paths]
+    assert [r.to_dict()["metrics"] for r in loaded] == [r.metrics for r in results]
+    assert [r.facts() for r in loaded] == [r.facts() for r in results]
+    comparison = tr.compare(*loaded)
+    assert comparison.metrics["recall@5"].users == 12
+    assert not comparison.significant_hidden
+    assert "seen items hidden" not in comparison.verdict
+    assert "NDCG@5 by repeat share" in comparison.report()
+    page = results[0].report()
+    for text in ("How good is personal?", "12 baskets of 12 users", "by repeat share", "Repeats"):
+        assert text in page
+    assert "recall@5" in results[0].plot()
+    with pytest.raises(TalerecError, match="is a result of next baskets"):
+        tr.Evaluation.load(paths[0])
+    single = tr.evaluate_log("popular", log, k=[2, 5])
+    with pytest.raises(TalerecError, match="next baskets and the other of single next items"):
+        tr.compare(single, loaded[0])
+    with pytest.raises(TalerecError, match="is no result of next baskets"):
+        BasketEvaluation.load(single.save(tmp_path / "single.parquet"))
+    with pytest.raises(TalerecError, match="baskets are evaluated in one order"):
+        tr.evaluate_models(log, "popular", ties="random:0..1", baskets=True)
+
+
+def test_the_order_of_ties_is_applied_to_baskets():
+    events = [
+        (u, (u + 3 * n + m) % 11, n * 86_400) for u in range(20) for n in range(5) for m in (5, 0)
+    ]
+    log, results = tr.join_baskets(tiny_log(events)), {}
+    for ties in ("file", "item", "random:3"):
+        results[ties] = tr.evaluate_baskets("markov", log, k=[3], ties=ties)
+        by_hand = tr.evaluate_baskets("markov", tr.order_ties(log, ties), k=[3])
+        assert results[ties].frame.equals(by_hand.frame)
+        assert results[ties].ties == ties
+    assert not results["file"].frame.equals(results["item"].frame)
+
+
+def test_commands_evaluate_several_models_on_baskets_and_compare_files(tmp_path):
+    path = tmp_path / "shop.csv"
+    tiny_log(shop()).to_frame().write_csv(path)
+    options = ("evaluate", path, "--basket", "time", "-k", "5")
+    board = talerec(
+        *options, "--models", "personal,popular", "--json", "-o", tmp_path / "done",
+        "--report", tmp_path / "models.html",
+    ).json  # fmt: skip
+    assert board["order"] == ["personal", "popular"]
+    assert len(list((tmp_path / "done").iterdir())) == 2
+    for name in ("personal", "popular"):
+        single = talerec(
+            *options, "--model", name, "--json", "-o", tmp_path / f"{name}.parquet",
+            "--report", tmp_path / f"{name}.html",
+        ).json  # fmt: skip
+        assert single["metrics"] == board["models"][name]["metrics"]
+        assert single["unit"] == "basket"
+    assert talerec(*options, "--models", "personal,popular").code == 0
+    files = (tmp_path / "personal.parquet", tmp_path / "popular.parquet")
+    report = tmp_path / "compare.html"
+    compared = talerec("compare", *files, "--report", report, "--json").json
+    assert compared["metrics_hidden"] == {}
+    assert compared["metrics"]["NDCG@5"] == {
+        key: value
+        for key, value in board["differences"]["popular"]["metrics"]["NDCG@5"].items()
+        if key != "p_holm"
+    }
+    assert "recall@5" in talerec("compare", *files).out
+    pages = [tmp_path / f"{name}.html" for name in ("models", "personal", "compare")]
+    assert all("<!DOCTYPE html>" in page.read_text() for page in pages)
 
 
 @pytest.mark.parametrize("name", ["markov", "tale", "personal", "tifuknn", "tempo"])

@@ -187,6 +187,10 @@ def test_the_advice_weighs_accuracy_against_time(board):
     assert close.advice.endswith("% better and takes 512 times as long.")
     assert fake_board(board, tempo=(0.50, 10.0), ranker=(0.80, 400.0)).choice == "ranker"
     assert fake_board(board, tempo=(0.50, 0.9), rules=(0.49, 0.01)).choice == "tempo"
+    clear = fake_board(board, tempo=(0.80, 0.9), rules=(0.20, 0.9)).advice
+    assert "it is the most accurate; rules is 7" in clear
+    tied = fake_board(board, tempo=(0.50, 0.9), rules=(0.50, 0.9)).advice
+    assert "its NDCG@10 is the highest; rules does not differ measurably" in tied
     assert "no other model" in fake_board(board, tempo=(0.5, 1.0)).advice
     assert fake_board(board, tempo=(0.0, 1.0), rules=(0.0, 1.0)).choice == "tempo"
 

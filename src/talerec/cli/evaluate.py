@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.app import Exit, Panel, command
-from talerec.cli.baskets import evaluate_next_baskets
 from talerec.cli.completion import complete_values
 from talerec.cli.evaluate_models import ManyModels, evaluate_many, exit_code, name_results
 from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
@@ -29,7 +28,7 @@ from talerec.errors import TalerecError
 
 if TYPE_CHECKING:
     from talerec.data.split import SplitPlan
-    from talerec.evaluation import Comparison, Evaluation, Leaderboard
+    from talerec.evaluation import Comparison, Evaluation, Leaderboard, Result
     from talerec.models.core import Model
 
 _DATASETS = ("ml-1m", "beauty", "toys", "sports", "yelp")
@@ -77,6 +76,7 @@ RefitEvery = Annotated[
     "talerec evaluate events.csv --split every:last:10% --refit-every 7d",
     "talerec evaluate events.csv --models 'tempo,rules,ease(reg=500)' --report models.html",
     "talerec evaluate events.csv --models all --minutes 10 -o finished",
+    "talerec evaluate shop.csv --basket order_id --models tempo,personal,tifuknn -k 10,20",
     "talerec evaluate events --split at:2026-10-01 --engine spark --master spark://host:7077",
 )
 def evaluate(
@@ -103,7 +103,9 @@ def evaluate(
 
     plan = _build_plan(split, refit, target, refit_every)
     plan.check(on)
-    expand_tie_orders(ties)  # an invalid --ties is an error before the log is read
+    n_orders = len(expand_tie_orders(ties))  # an invalid --ties is an error before any reading
+    if source.basket is not None and n_orders > 1:
+        raise TalerecError("--basket takes one order of ties")
     names = many.names(choice, path)
     model = choice.build(source) if names is None else None
     engine.check()
@@ -111,11 +113,6 @@ def evaluate(
     _check_spark(engine, report, table.items, names)
     check_outputs([report] if names else [path, report], [*source.log, choice.params, table.items])
     settings = {"on": on, "k": _parse_cutoffs(k), "hide_seen": hide_seen, "ties": ties}
-    if source.basket is not None and not engine.is_spark:
-        if model is None:
-            raise TalerecError("--basket evaluates one model at a time: leave out --models")
-        evaluate_next_baskets(model, source, plan, [path, report, table.items], settings, json)
-        return
     result: Any
     with reporting(json):
         if model is None:
@@ -126,7 +123,8 @@ def evaluate(
             result = _evaluate_locally(model, source, table, plan, [path, report], settings)
         if report is not None:
             result.report(report, source=source.name)
-    print_result("evaluation" if model else "leaderboard", result, json)
+    kind = "leaderboard" if model is None else "evaluation" if source.basket is None else "baskets"
+    print_result(kind, result, json)
     raise Exit(exit_code(result))
 
 
@@ -183,29 +181,34 @@ def _evaluate_locally(
     plan: SplitPlan,
     outputs: list[Path | None],
     settings: dict[str, Any],
-) -> Evaluation:
+) -> Result:
     """Evaluate an unfitted model on this machine; save the result unless its path is None.
 
     `source` and `table` have the options to read the log and the item table; `plan` is how the log
     is split; `outputs` are the paths of the result and of the page; `settings` are the arguments
-    on, k, hide_seen and ties of `evaluate_log`. Cases of a split of every row go to a file at once,
-    unless a page needs them. The result's seconds include those of reading the log.
+    on, k, hide_seen and ties of `evaluate_log`, or of `evaluate_baskets` with --basket. Cases of a
+    split of every row go to a file at once, unless a page needs them. The result's seconds include
+    those of reading the log.
     """
     from dataclasses import replace
     from tempfile import TemporaryDirectory
 
-    from talerec.evaluation import evaluate_log
+    from talerec.evaluation import evaluate_baskets, evaluate_log
     from talerec.runtime import Clock
 
     clock, (path, report) = Clock(), outputs
-    streamed = plan.kind == "every" and report is None
+    streamed = plan.kind == "every" and report is None and source.basket is None
     with clock("load"):
         items = table.read(source.item)
         log = source.read(any_order=settings["ties"] != "file", needs_time=model.needs_time)
         log = table.attach(log, items)
+    result: Result
     with TemporaryDirectory() as folder:
         cases = path or Path(folder) / "cases.parquet"
-        result = evaluate_log(model, log, plan, **settings, cases=cases if streamed else None)
+        if source.basket is not None:
+            result = evaluate_baskets(model, log, plan, **settings)
+        else:
+            result = evaluate_log(model, log, plan, **settings, cases=cases if streamed else None)
     result = replace(result, seconds={**result.seconds, **clock.seconds})
     if path is not None and not streamed:
         result.save(path)
@@ -252,15 +255,15 @@ def compare(
     json: Json = False,
 ) -> None:
     """Compare results with the first by a paired test over users: is B better than A?"""
-    from talerec.evaluation import Evaluation, compare_all
     from talerec.evaluation import compare as compare_evaluations
+    from talerec.evaluation import compare_all, read_any_result
 
     if len(results) < 2:
         raise TalerecError(f"{results[0]} is one result; compare takes two or more")
     check_outputs([report], results)
     result: Comparison | Leaderboard
     with reporting(json):
-        evaluations = [Evaluation.load(path) for path in results]
+        evaluations = [read_any_result(path) for path in results]
         names = name_results(results, evaluations)
         if len(results) == 2:
             result = compare_evaluations(*evaluations, names=(names[0], names[1]))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from talerec.cli.groups import LogSource, ModelChoice
     from talerec.cli.item_tables import ItemTableOptions
     from talerec.data.split import SplitPlan
-    from talerec.evaluation import Evaluation, Leaderboard
+    from talerec.evaluation import Leaderboard, Result
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,14 @@ def evaluate_many(
         items = table.read(source.item)
         log = source.read(any_order=settings["ties"] != "file", needs_time=needs_time)
         log = table.attach(log, items)
-    board = evaluate_models(log, names, plan, minutes=many.minutes, folder=folder, **settings)
+    options = {**settings, "baskets": source.basket is not None}
+    board = evaluate_models(log, names, plan, minutes=many.minutes, folder=folder, **options)
     seconds = {**clock.seconds, **board.run_seconds}
     seconds["total"] += clock.seconds["load"]
     return replace(board, run_seconds=seconds)
 
 
-def name_results(paths: Sequence[Path], evaluations: Sequence[Evaluation]) -> list[str]:
+def name_results(paths: Sequence[Path], evaluations: Sequence[Result]) -> list[str]:
     """Return what sentences call the results in several files: the model and the file's name.
 
     tempo (new.parquet); with the path if two files have one name. TalerecError for a file that is
@@ -114,7 +115,7 @@ def name_results(paths: Sequence[Path], evaluations: Sequence[Evaluation]) -> li
     return [f"{result.model} ({text})" for result, text in zip(evaluations, shown, strict=True)]
 
 
-def exit_code(result: Evaluation | Leaderboard) -> int:
+def exit_code(result: Result | Leaderboard) -> int:
     """Return the exit code of an evaluation: 1 if one of several named models failed, else 0.
 
     A model that is left out for lack of time is not a failure, nor is one of the lists linear and

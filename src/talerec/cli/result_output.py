@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from talerec.cli.baskets import print_baskets
 from talerec.cli.evaluate_models import print_leaderboard
 from talerec.cli.terminal import print_json
 
@@ -27,13 +28,14 @@ def check_outputs(outputs: Sequence[Path | None], inputs: Sequence[str | Path | 
 def print_result(kind: str, result: Any, json: bool, *details: Any) -> None:
     """Print a result as JSON if `json`, else as tables.
 
-    `kind` says what the result is: evaluation, leaderboard, tuning or comparison. `details` are
-    further arguments of the function in `results` that prints its tables.
+    `kind` says what the result is: evaluation, baskets, leaderboard, tuning or comparison.
+    `details` are further arguments of the function that prints its tables.
     """
     from talerec.cli import results
 
     if json:
         print_json(result.to_dict())
     else:
-        show = print_leaderboard if kind == "leaderboard" else getattr(results, f"print_{kind}")
+        others: dict[str, Any] = {"leaderboard": print_leaderboard, "baskets": print_baskets}
+        show = others.get(kind) or getattr(results, f"print_{kind}")
         show(result, *details)

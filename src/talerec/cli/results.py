@@ -339,20 +339,18 @@ def print_comparison(result: Comparison) -> None:
     that repeat HR@1 (NDCG@1, MRR@1) are left out.
     """
     for suffix, metrics in (("", result.metrics), (", seen items hidden", result.metrics_hidden)):
-        rows = [
-            [
-                name,
-                format_number(pair.a),
-                format_number(pair.b),
-                _format_difference(pair),
-                format_p_value(pair.p),
-                f"{pair.effect:+.3f}",
-            ]
-            for name, pair in metrics.items()
-            if not is_redundant(name)
-        ]
+        pairs = {name: pair for name, pair in metrics.items() if not is_redundant(name)}
+        if not pairs:  # results of baskets are about one kind of list
+            continue
+        columns = {
+            "A": [format_number(pair.a) for pair in pairs.values()],
+            "B": [format_number(pair.b) for pair in pairs.values()],
+            "B - A (95 % interval)": [_format_difference(pair) for pair in pairs.values()],
+            "p": [format_p_value(pair.p) for pair in pairs.values()],
+            "effect": [f"{pair.effect:+.3f}" for pair in pairs.values()],
+        }
         title = f"A: {result.a.model}, B: {result.b.model}; {result.a.split}{suffix}"
-        print_table(title, ["", "A", "B", "B - A (95 % interval)", "p", "effect"], rows)
+        print_columns(title, list(pairs), columns)
     print_note("p: sign-flip test over users; effect: mean difference over its standard deviation")
     pair = result.metrics[result.headline]
     print_note(

@@ -38,6 +38,8 @@ from talerec.evaluation.queries import merge_sums as merge_sums
 from talerec.evaluation.queries import sum_cases as sum_cases
 from talerec.evaluation.queries import target_gaps as target_gaps
 from talerec.evaluation.result import Evaluation as Evaluation
+from talerec.evaluation.result_kinds import Result as Result
+from talerec.evaluation.result_kinds import read_any_result as read_any_result
 from talerec.evaluation.saved_results import write_result as write_result
 from talerec.evaluation.sequences import OutcomeSums as OutcomeSums
 from talerec.evaluation.sequences import describe_difference as describe_difference

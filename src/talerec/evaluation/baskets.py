@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from talerec import columns
-from talerec.data import Log, as_log
+from talerec.data import Log, as_log, expand_tie_orders, name_tie_order
 from talerec.data.split import Split, SplitPlan
+from talerec.errors import TalerecError
 from talerec.evaluation.basket_metrics import SHARES, basket_metric_names, measure_baskets
 from talerec.evaluation.intervals import describe_few_users, mean_intervals
 from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs
 from talerec.evaluation.queries import TIME, WINDOW
+from talerec.evaluation.reportable import Reportable
+from talerec.evaluation.result_text import format_metric, metrics_table
+from talerec.evaluation.saved_results import (
+    BASKET_FACT,
+    find_model_class,
+    is_of_baskets,
+    read_file,
+    write_result,
+)
 from talerec.evaluation.user_sums import sum_users
-from talerec.models.core import ItemFilter, Model, rank_top
+from talerec.models.core import ItemFilter, Model, add_former_names, rank_top, use_current_names
 from talerec.runtime import Array, Clock, memory, sum_seconds
 
-_REPEAT_SHARE = "repeat_share"
+REPEAT_SHARE = "repeat_share"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BasketEvaluation:
+class BasketEvaluation(Reportable):
     """The result of `evaluate_baskets`: one row per basket, and means and intervals of them.
 
     model, params, solver  the model's name, parameters, and the solver that ran (None: no solver)
@@ -34,6 +45,8 @@ class BasketEvaluation:
     ks, seconds            the cutoffs, and the time of each step
     frame                  one row per basket: user, time, sizes, and metrics such as recall@10;
                            those of repeats and new items are null for baskets without any
+    ties, refit            the order of rows with equal times; whether validation baskets were
+                           training baskets too
 
     Examples
     --------
@@ -51,6 +64,8 @@ class BasketEvaluation:
     ks: tuple[int, ...]
     seconds: dict[str, float]
     frame: pl.DataFrame
+    ties: str = "file"
+    refit: bool = False
 
     @property
     def users(self) -> int:
@@ -75,8 +90,8 @@ class BasketEvaluation:
     @cached_property
     def groups(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Cases and metrics of baskets by their share of repeats: none, up to half ... all."""
-        parts = {name: self.frame.filter(pl.col(_REPEAT_SHARE) == name) for name in SHARES}
-        return {_REPEAT_SHARE: {name: self._describe(part) for name, part in parts.items()}}
+        parts = {name: self.frame.filter(pl.col(REPEAT_SHARE) == name) for name in SHARES}
+        return {REPEAT_SHARE: {name: self._describe(part) for name, part in parts.items()}}
 
     def _describe(self, frame: pl.DataFrame, part: str = "") -> dict[str, Any]:
         """Return the number of baskets, and metrics and intervals by name, of rows of `frame`.
@@ -101,6 +116,17 @@ class BasketEvaluation:
         """Sentences for readers of the metrics: on users who are too few for intervals."""
         return list(filter(None, [describe_few_users(self.users)]))
 
+    def describe_interval(self, name: str) -> str:
+        """Return a metric's interval as text: "0.1012 to 0.1134", or "too few users" below 10."""
+        if describe_few_users(self.users):
+            return "too few users"
+        return " to ".join(map(format_metric, self.intervals[name]))
+
+    def _repr_html_(self) -> str:
+        """Return a table of the metrics with their intervals, for notebooks."""
+        rows = ((n, format_metric(v), self.describe_interval(n)) for n, v in self.metrics.items())
+        return metrics_table(f"{self.model}, {self.split}, {self.description}", rows)
+
     def __repr__(self) -> str:
         name = f"recall@{self.ks[-1]}"
         return (
@@ -115,15 +141,14 @@ class BasketEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `evaluate` on baskets: fields, metrics, parts, groups."""
-        names = ("model", "params", "solver", "split", "on", "hide_seen", "ks", "seconds")
         sizes = self.frame.select(pl.col("basket_size", "repeats").sum()).row(0)
         peak = memory.peak_rss_mb()
         return {
-            **{name: getattr(self, name) for name in names},
+            **self.facts(),
             "cases": len(self.frame),
             "users": self.users,
             "basket_size": sizes[0] / len(self.frame),
-            _REPEAT_SHARE: sizes[1] / sizes[0],
+            REPEAT_SHARE: sizes[1] / sizes[0],
             **self._describe(self.frame),
             **self.parts,
             "groups": self.groups,
@@ -131,12 +156,62 @@ class BasketEvaluation:
             "peak_rss_mb": None if peak is None else round(peak, 1),
         }
 
+    def facts(self) -> dict[str, Any]:
+        """Return all fields but the frame, and `unit`, by which files of baskets are recognised.
+
+        Parameters of the model that were renamed are there under their former names, too.
+        """
+        facts = {**BASKET_FACT, **{name: getattr(self, name) for name in _FACTS}}
+        kind = find_model_class(self.model)
+        return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a Parquet file that `load` reads; return the path.
+
+        Parameters
+        ----------
+        path
+            The file; the baskets are its rows, the other fields are in its metadata.
+        """
+        return write_result(path, self.facts(), [self.frame])
+
+    @classmethod
+    def load(cls, path: str | Path) -> BasketEvaluation:
+        """Read a result that `save` (or the command `evaluate` with `--basket`) wrote.
+
+        Parameters
+        ----------
+        path
+            The Parquet file. TalerecError if it does not exist, or is no saved result of baskets.
+
+        Examples
+        --------
+        >>> import tempfile, talerec as tr
+        >>> result = tr.evaluate_baskets(tr.Popular(), tr.synthetic_log(2000, items=50), k=[10])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     loaded = type(result).load(result.save(f"{folder}/popular.parquet"))
+        >>> loaded.metrics == result.metrics
+        True
+        """
+        frame, facts = read_file(path)
+        if not is_of_baskets(facts) or not facts.keys() >= set(_FACTS):
+            raise TalerecError(f"{path} is no result of next baskets")
+        values = {name: facts[name] for name in _FACTS}
+        if kind := find_model_class(values["model"]):
+            values["params"] = use_current_names(kind, values["params"])
+        return cls(**{**values, "ks": tuple(values["ks"])}, frame=frame)
+
+
+#: Fields of a `BasketEvaluation` that are saved as metadata: all but the frame.
+_FACTS = tuple(part.name for part in fields(BasketEvaluation) if part.name != "frame")
+
 
 def evaluate_baskets(
-    model: Model,
+    model: Model | str,
     log: Log,
     plan: SplitPlan | str = "leave-one-out",
     *,
+    ties: str = "file",
     on: str = "test",
     k: Sequence[int] = (1, 5, 10),
     hide_seen: bool = False,
@@ -150,9 +225,12 @@ def evaluate_baskets(
     Parameters
     ----------
     model, log
-        The model, which is fitted here, and all rows.
+        The model, which is fitted here, or its name, such as ``"ease(reg=500)"``; and all rows.
     plan
         How to split, as for `evaluate_log`; leave-one-out holds out each user's last basket.
+    ties
+        The order of rows with equal times: "file", "item" or "random:SEED". It decides which item
+        of a basket was the last one, for models that distinguish it.
     on
         The baskets that are targets: "test" or "validation".
     k, hide_seen
@@ -176,18 +254,40 @@ def evaluate_baskets(
     >>> round(result.parts["new"]["metrics"]["recall@10"], 3)
     0.408
     """
+    if isinstance(model, str):
+        from talerec.evaluation.model_lists import single_model  # imports all families of models
+
+        model = single_model(model)
     plan = SplitPlan(plan) if isinstance(plan, str) else plan
-    log, ks, seconds, frames, name = as_log(log), check_cutoffs(k), [], [], plan.text
-    for split in LogSplits(log, plan, on, baskets=True).fit_on_each(model):
+    splits = LogSplits(as_log(log), plan, on, baskets=True)
+    return evaluate_basket_splits(model, splits, ties=ties, on=on, k=k, hide_seen=hide_seen)
+
+
+def evaluate_basket_splits(
+    model: Model, splits: LogSplits, *, ties: str, on: str, k: Sequence[int], hide_seen: bool
+) -> BasketEvaluation:
+    """Fit a model to the training rows of every split, and evaluate it on held-out baskets.
+
+    splits: of a log of baskets. Other parameters and the result are those of `evaluate_baskets`.
+    """
+    check_basket_order(ties)
+    ks, seconds, frames = check_cutoffs(k), [], []
+    for split in splits.fit_on_each(model, ties):
         clock = Clock()
         with clock("score"):
-            frames.append(_evaluate_split(model, log, split, on, ks, hide_seen))
+            frames.append(_evaluate_split(model, splits.log, split, on, ks, hide_seen))
         seconds.append({**model.fitted.seconds, **clock.seconds})
-        name = split.name
+        name, refit = split.name, split.refit
     return BasketEvaluation(
         model.name, model.params, model.fitted.solver, name, on, hide_seen, tuple(ks),
-        sum_seconds(seconds), pl.concat(frames),
+        sum_seconds(seconds), pl.concat(frames), name_tie_order(splits.log, ties), refit,
     )  # fmt: skip
+
+
+def check_basket_order(ties: str) -> None:
+    """Raise TalerecError if `ties` is not one order of rows with equal times, such as "item"."""
+    if len(expand_tie_orders(ties)) > 1:
+        raise TalerecError(f"`ties` is {ties!r}; baskets are evaluated in one order", "ties")
 
 
 def _evaluate_split(

@@ -9,11 +9,13 @@ import polars as pl
 
 from talerec import columns
 from talerec.errors import TalerecError
+from talerec.evaluation.basket_metrics import basket_metric_names
+from talerec.evaluation.baskets import BasketEvaluation
 from talerec.evaluation.intervals import PairedComparison, compare_pairs, format_p_value
 from talerec.evaluation.metrics import RANK, RANK_HIDDEN, metric_expressions
 from talerec.evaluation.queries import CASES, WINDOW
 from talerec.evaluation.reportable import Reportable
-from talerec.evaluation.result import Evaluation
+from talerec.evaluation.result_kinds import Result
 
 ALPHA = 0.05
 _SHARED = ("split", "on", "ties")  # fields that must be equal for the cases to be the same
@@ -26,11 +28,12 @@ class Comparison(Reportable):
 
     a, b: the results of their evaluations; names: what sentences call them. `metrics` and
     `metrics_hidden` map names such as NDCG@10 to a paired comparison; hidden: with the items of the
-    history left out of the ranking. `notes` are sentences about both results.
+    history left out of the ranking, empty for results of baskets, which are about one kind of list.
+    `notes` are sentences about both results.
     """
 
-    a: Evaluation
-    b: Evaluation
+    a: Result
+    b: Result
     metrics: dict[str, PairedComparison]
     metrics_hidden: dict[str, PairedComparison]
     notes: list[str]
@@ -51,8 +54,8 @@ class Comparison(Reportable):
 
     @property
     def significant_hidden(self) -> bool:
-        """Whether it is significant at the 5 % level with seen items hidden."""
-        return self.metrics_hidden[self.headline].p < ALPHA
+        """Whether it is significant at the 5 % level with seen items hidden; False for baskets."""
+        return bool(self.metrics_hidden) and self.metrics_hidden[self.headline].p < ALPHA
 
     @property
     def verdict(self) -> str:
@@ -63,13 +66,15 @@ class Comparison(Reportable):
         with seen items hidden, unless both results are about such lists.
         """
         a, b = self.names
-        pair, hidden = (pairs[self.headline] for pairs in (self.metrics, self.metrics_hidden))
+        pair, hidden = self.metrics[self.headline], self.metrics_hidden.get(self.headline)
         word, amount = self._describe_change(pair)
         first = f"{b} is {word} than {a} by {amount}"
         first = first if word else f"No difference between {a} and {b} can be shown"
         first = f"{first} ({self._describe_figures(pair)})"
         if self.a.hide_seen and self.b.hide_seen:
             return f"{first}, with seen items hidden."
+        if hidden is None:
+            return f"{first}."
         word_hidden, amount = self._describe_change(hidden)
         second = f"{b} is {word_hidden} by {amount}"
         second = second if word_hidden else "no difference can be shown"
@@ -119,8 +124,8 @@ class Comparison(Reportable):
 
 
 def compare(
-    a: Evaluation,
-    b: Evaluation,
+    a: Result,
+    b: Result,
     *,
     seed: int = 0,
     names: tuple[str, str] | None = None,
@@ -132,7 +137,7 @@ def compare(
     ----------
     a, b
         Results of `evaluate` or `Evaluation.load` for the same log, split and order of ties (rows
-        with equal times).
+        with equal times); or two of `evaluate_baskets`.
     seed
         Without effect since version 0.3: the test is computed without random signs.
     names
@@ -166,18 +171,22 @@ def compare(
     """
     ks = _common_cutoffs(a, b)
     ks = ks[-1:] if largest_k else ks
-    metrics, hidden = (_compare_metrics(a, b, ks, rank) for rank in (RANK, RANK_HIDDEN))
+    metrics = _compare_metrics(a, b, ks, RANK)
+    is_of_cases = not isinstance(a, BasketEvaluation)
+    hidden = _compare_metrics(a, b, ks, RANK_HIDDEN) if is_of_cases else {}
     if names is None:
         names = (a.model, b.model) if a.model != b.model else ("A", "B")
     return Comparison(a, b, metrics, hidden, _notes(a, b), names)
 
 
-def _common_cutoffs(a: Evaluation, b: Evaluation) -> list[int]:
+def _common_cutoffs(a: Result, b: Result) -> list[int]:
     """Return the list lengths k that two results have in common, ascending.
 
     TalerecError if there are none, or if the results are of other splits, orders of ties, or held-
-    out rows, or have only sums of cases.
+    out rows, or have only sums of cases, or one is of next items and the other of next baskets.
     """
+    if isinstance(a, BasketEvaluation) != isinstance(b, BasketEvaluation):
+        raise TalerecError("one result is of next baskets and the other of single next items")
     if any(CASES in result.frame.columns for result in (a, b)):
         message = "one result has only sums of cases: evaluate with `cases`, and load that file"
         raise TalerecError(message, "cases")
@@ -196,14 +205,14 @@ def _common_cutoffs(a: Evaluation, b: Evaluation) -> list[int]:
 
 
 def _compare_metrics(
-    a: Evaluation, b: Evaluation, ks: list[int], rank_column: str
+    a: Result, b: Result, ks: list[int], rank_column: str
 ) -> dict[str, PairedComparison]:
     """Return the comparison of each metric at each k of `ks`, paired by user.
 
     `rank_column` has the ranks among all items, or with seen items hidden. TalerecError if the
     results are not about the same cases.
     """
-    left, right = (_sum_by_window(result.frame, ks, rank_column) for result in (a, b))
+    left, right = (_sum_by_window(result, ks, rank_column) for result in (a, b))
     types = [frame[columns.USER].dtype for frame in (left, right)]
     if types[0] != types[1]:
         raise TalerecError(
@@ -226,18 +235,21 @@ def _compare_metrics(
     }
 
 
-def _sum_by_window(frame: pl.DataFrame, ks: list[int], rank: str) -> pl.DataFrame:
+def _sum_by_window(result: Result, ks: list[int], rank: str) -> pl.DataFrame:
     """Return sums of each metric and the number of cases, per user and rolling window.
 
-    `frame` has one row per case: a user may have several in a window, one for each order of ties.
-    `rank` is the column of ranks.
+    `result.frame` has one row per case, or basket: a user may have several in a window, one for
+    each order of ties. `rank` is the column of ranks; baskets have their metrics in columns.
     """
-    values = frame.select(columns.USER, WINDOW, *metric_expressions(ks, rank))
-    windows = values.group_by(columns.USER, WINDOW, maintain_order=True)
+    is_of_baskets = isinstance(result, BasketEvaluation)
+    metrics = basket_metric_names(ks) if is_of_baskets else metric_expressions(ks, rank)
+    windows = result.frame.select(columns.USER, WINDOW, *metrics).group_by(
+        columns.USER, WINDOW, maintain_order=True
+    )
     return windows.agg(pl.all().sum(), pl.len().alias(CASES))
 
 
-def _notes(a: Evaluation, b: Evaluation) -> list[str]:
+def _notes(a: Result, b: Result) -> list[str]:
     """Return the notes of both results, and sentences on settings or times that differ.
 
     Notes are sentences for readers of the metrics; equal ones appear once.

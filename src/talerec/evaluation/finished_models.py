@@ -15,8 +15,8 @@ from talerec.data.split import SplitPlan
 from talerec.errors import TalerecError
 from talerec.evaluation.leaderboard import ModelCost
 from talerec.evaluation.model_lists import ListedModel
-from talerec.evaluation.result import Evaluation
-from talerec.evaluation.saved_results import read_result, write_result
+from talerec.evaluation.result_kinds import Result, read_any_result
+from talerec.evaluation.saved_results import read_file, write_result
 
 logger = logging.getLogger(__name__)
 
@@ -51,20 +51,20 @@ class FinishedModels:
             "options": options, "version": __version__,
         }  # fmt: skip
 
-    def find(self, entry: ListedModel) -> tuple[Evaluation, ModelCost] | None:
+    def find(self, entry: ListedModel) -> tuple[Result, ModelCost] | None:
         """Return the finished result of a model and its costs; None if there is none."""
         if self._folder is None or not (path := self._result_path(entry)).exists():
             return None
         try:
-            run = read_result(path)[1][_RUN]
+            run = read_file(path)[1][_RUN]
             if run["key"] != self._key(entry):
                 return None
-            return Evaluation.load(path), ModelCost(*run["cost"])
+            return read_any_result(path), ModelCost(*run["cost"])
         except (TalerecError, LookupError, TypeError) as error:
             logger.warning("%s cannot be read, and is evaluated again: %s", path, error)
             return None
 
-    def save(self, entry: ListedModel, result: Evaluation, cost: ModelCost) -> None:
+    def save(self, entry: ListedModel, result: Result, cost: ModelCost) -> None:
         """Write the result of a model and its costs to the folder, if there is one."""
         if self._folder is None:
             return

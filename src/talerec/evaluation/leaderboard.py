@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from talerec.errors import TalerecError
+from talerec.evaluation.baskets import BasketEvaluation
 from talerec.evaluation.comparison import ALPHA, Comparison, compare
-from talerec.evaluation.intervals import adjust_p_values
+from talerec.evaluation.intervals import PairedComparison, adjust_p_values
 from talerec.evaluation.reportable import Reportable
-from talerec.evaluation.result import Evaluation
+from talerec.evaluation.result_kinds import Result
 
 _TIME_FACTOR_PER_PERCENT = 2.0  # a model that is 1 % better may take twice as long
 _MIN_SECONDS = 1.0  # models that take less are equally fast
@@ -75,7 +76,7 @@ class Leaderboard(Reportable):
     {'popular': False}
     """
 
-    results: dict[str, Evaluation]
+    results: dict[str, Result]
     costs: dict[str, ModelCost] = field(default_factory=dict)
     skipped: Sequence[SkippedModel] = ()
     run_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -125,10 +126,16 @@ class Leaderboard(Reportable):
     def adjusted(self) -> dict[str, dict[str, float]]:
         """Per list, "metrics" or "metrics_hidden", and label: p of the headline metric by Holm.
 
-        The correction is for as many tests as there are models besides the first one.
+        The correction is for as many tests as there are models besides the first one. Results of
+        baskets have no "metrics_hidden".
         """
-        lists = ("metrics", "metrics_hidden")
+        lists = ("metrics", "metrics_hidden") if self.has_hidden_lists else ("metrics",)
         return {name: self.adjust(name, self.headline) for name in lists}
+
+    @property
+    def has_hidden_lists(self) -> bool:
+        """Whether results have metrics with seen items hidden, too; those of baskets have not."""
+        return not any(isinstance(result, BasketEvaluation) for result in self.results.values())
 
     def adjust(self, name: str, metric: str) -> dict[str, float]:
         """Return the p-value of each difference in one metric by label, corrected by Holm.
@@ -190,17 +197,21 @@ class Leaderboard(Reportable):
             return f"{text}: no other model was evaluated."
         if choice == best:
             other = self.order[1]
-            return f"{text}: it is the most accurate; {self._describe(other, choice)}."
+            leads = self._compare_headline(other, choice).p < ALPHA
+            reason = "it is the most accurate" if leads else f"its {self.headline} is the highest"
+            return f"{text}: {reason}; {self._describe(other, choice)}."
         return f"{text}: {self._describe(best, choice)}."
+
+    def _compare_headline(self, label: str, reference: str) -> PairedComparison:
+        """Return the paired comparison of a model with another one in the headline metric."""
+        if reference == self.first:
+            return self.differences[label].metrics[self.headline]
+        results = (self.results[reference], self.results[label])
+        return compare(*results, largest_k=True).metrics[self.headline]
 
     def _describe(self, label: str, reference: str) -> str:
         """Return how much better or worse a model is than another, and how long it takes."""
-        if reference == self.first:
-            comparison = self.differences[label]
-        else:
-            results = (self.results[reference], self.results[label])
-            comparison = compare(*results, largest_k=True)
-        pair = comparison.metrics[self.headline]
+        pair = self._compare_headline(label, reference)
         size = f"{100 * abs(pair.difference) / pair.a:.1f} %" if pair.a else "much"
         word = "better" if pair.difference > 0 else "worse"
         accuracy = (
@@ -290,14 +301,14 @@ class Leaderboard(Reportable):
         }
 
 
-def compare_all(results: Mapping[str, Evaluation]) -> Leaderboard:
+def compare_all(results: Mapping[str, Result]) -> Leaderboard:
     """Compare several results on the same cases with the first one, user by user.
 
     Parameters
     ----------
     results
         Results of `evaluate` or `Evaluation.load` by name, for the same log, split and order of
-        ties (rows with equal times).
+        ties (rows with equal times); or of `evaluate_baskets`.
 
     Returns
     -------

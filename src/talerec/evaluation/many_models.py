@@ -8,18 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from talerec.data import Log, as_log, expand_tie_orders
 from talerec.data.split import SplitPlan
 from talerec.errors import TalerecError
+from talerec.evaluation.baskets import check_basket_order, evaluate_basket_splits
 from talerec.evaluation.evaluator import evaluate_splits
 from talerec.evaluation.finished_models import FinishedModels
 from talerec.evaluation.leaderboard import Leaderboard, ModelCost, SkippedModel
 from talerec.evaluation.log_splits import LogSplits
 from talerec.evaluation.metrics import check_cutoffs
 from talerec.evaluation.model_lists import ListedModel, list_models
-from talerec.evaluation.result import Evaluation
+from talerec.evaluation.result_kinds import Result
 from talerec.evaluation.time_estimates import TimeEstimates
 from talerec.models.core import Model, SharedUse
 from talerec.runtime import memory, stage, sum_seconds, time_without_compilation
@@ -32,12 +33,16 @@ _WITHOUT_PEAKS = (
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """Options of each model's evaluation: keyword arguments of `evaluate_log`, all optional."""
+    """Options of each model's evaluation: keyword arguments of `evaluate_log`, all optional.
+
+    baskets: hold out next baskets, as `evaluate_baskets` does, and not single rows.
+    """
 
     ties: str
     on: str
     k: Sequence[int]
     hide_seen: bool
+    baskets: bool
 
 
 def evaluate_models(
@@ -72,7 +77,8 @@ def evaluate_models(
         A folder for finished models, a Parquet file each. Models that it has for the same log,
         split, settings and version are not evaluated again.
     **options
-        ties, on, k, hide_seen: as in `evaluate_log`.
+        ties, on, k, hide_seen: as in `evaluate_log`. baskets: if true, next baskets are held out,
+        as in `evaluate_baskets`.
 
     Returns
     -------
@@ -115,17 +121,20 @@ class _ModelRun:
 
         plan: how to split. folder: of finished models, None for none.
         """
-        self.options: EvaluationOptions = {
+        self.options: dict[str, Any] = {
             "ties": options.get("ties", "file"),
             "on": options.get("on", "test"),
             "k": check_cutoffs(options.get("k", (1, 5, 10))),
             "hide_seen": options.get("hide_seen", False),
         }
         plan.check(self.options["on"])
-        self.splits = LogSplits(log, plan, self.options["on"], is_shared=True)
+        self.baskets = options.get("baskets", False)
+        if self.baskets:
+            check_basket_order(self.options["ties"])
+        self.splits = LogSplits(log, plan, self.options["on"], is_shared=True, baskets=self.baskets)
         self.estimates = TimeEstimates(log)
-        self.finished = FinishedModels(folder, log, plan, dict(self.options))
-        self.results: dict[str, Evaluation] = {}
+        self.finished = FinishedModels(folder, log, plan, {**self.options, "baskets": self.baskets})
+        self.results: dict[str, Result] = {}
         self.costs: dict[str, ModelCost] = {}
         self.uses: dict[str, list[SharedUse]] = {}
         self.skipped: list[SkippedModel] = []
@@ -181,7 +190,8 @@ class _ModelRun:
         """Fit and evaluate a model on all splits; keep its result and costs, in the folder too."""
         has_mark = memory.reset_high_water()
         start = time_without_compilation()
-        result = evaluate_splits(entry.model, self.splits, **self.options)
+        evaluate = evaluate_basket_splits if self.baskets else evaluate_splits
+        result: Result = evaluate(entry.model, self.splits, **self.options)
         elapsed = time_without_compilation() - start
         compile_seconds = max(sum(result.seconds.values()) - elapsed, 0.0)  # in the timed steps
         peak_mb = memory.high_water_mb() if has_mark else None

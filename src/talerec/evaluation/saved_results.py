@@ -19,6 +19,7 @@ from talerec.evaluation.queries import TARGET_ROWS, label_item_rows
 from talerec.runtime import atomic_write
 
 METADATA = b"talerec"  # key of the facts in the metadata of a saved result
+BASKET_FACT = {"unit": "basket"}  # a fact of results with a row per basket
 
 
 def write_result(path: str | Path, facts: dict[str, Any], frames: Iterable[pl.DataFrame]) -> Path:
@@ -43,8 +44,21 @@ def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
 
     A case is one evaluated query, a row with the rank of its target. The facts are the other fields
     of the result, by their names in JSON. Version 0.2 wrote rank 0 for a target without a rank; the
-    frame has null there. TalerecError if the file does not exist, or was not written by
-    `write_result`.
+    frame has null there. TalerecError if `read_file` raises it, or the result is of baskets.
+    """
+    frame, facts = read_file(path)
+    if is_of_baskets(facts):
+        raise TalerecError(f"{path} is a result of next baskets: `BasketEvaluation.load` reads it")
+    if "item_rows" not in frame.columns:  # written before version 0.3
+        labels = label_item_rows(frame[TARGET_ROWS].to_numpy())
+        frame = frame.with_columns(labels.alias("item_rows"))
+    return frame.with_columns(pl.col(RANK, RANK_HIDDEN).replace(0, None)), facts
+
+
+def read_file(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return the frame of a saved result, of cases or baskets, and the facts in its metadata.
+
+    TalerecError if the file does not exist, or was not written by `write_result`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -57,11 +71,12 @@ def read_result(path: str | Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     except (pa.ArrowException, KeyError, TypeError, ValueError, OSError):
         message = f"{path} is not a saved result; evaluate with `out` to write one"
         raise TalerecError(message, "out") from None
-    frame = pl.DataFrame(table.replace_schema_metadata(None))
-    if "item_rows" not in frame.columns:  # written before version 0.3
-        labels = label_item_rows(frame[TARGET_ROWS].to_numpy())
-        frame = frame.with_columns(labels.alias("item_rows"))
-    return frame.with_columns(pl.col(RANK, RANK_HIDDEN).replace(0, None)), facts
+    return pl.DataFrame(table.replace_schema_metadata(None)), facts
+
+
+def is_of_baskets(facts: dict[str, Any]) -> bool:
+    """Return whether the facts of a saved result are of an evaluation on baskets."""
+    return facts.get("unit") == BASKET_FACT["unit"]
 
 
 def find_model_class(name: str) -> type | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from talerec.evaluation import Leaderboard, format_p_value
+from talerec.evaluation import Evaluation, Leaderboard, format_p_value
 from talerec.reports import page
+from talerec.reports.baskets import tabulate_baskets
 from talerec.reports.charts.row_charts import DotRow, dot_chart, stacked_bar_chart
 from talerec.reports.charts.trade_off import TradePoint, trade_off_chart
 from talerec.reports.markup import Html
+from talerec.reports.report import LIST_COLUMNS, LIST_WORDS, draw_seconds
 
 _MIN_SECONDS = 0.01  # models that take less stand at the left end of the axis
 
@@ -23,11 +25,11 @@ def render_leaderboard(board: Leaderboard, source: str) -> str:
         page.callout(board.advice),
         *(page.note(f"{note}.") for note in board.notes),
         page.section("Accuracy against time", page.figure(draw_trade_off(board), _WORDS)),
-        page.section("Accuracy", _accuracy(board), *_hidden(board), _lists(board)),
+        page.section("Accuracy", *_accuracy(board)),
         *_differences(board),
         page.section("Time and memory", *_costs(board)),
         *_skipped(board),
-        page.section("Settings", *(page.fact_list(_settings(board, n)) for n in board.order)),
+        page.section("Settings", *(_settings(board, label) for label in board.order)),
     ]
     title = f"{len(board.results)} models"
     subtitle = f"{source}: {result.split}, {result.description}, ties {result.ties}"
@@ -57,18 +59,30 @@ def draw_trade_off(board: Leaderboard) -> Html:
     return trade_off_chart(points, title=title, x_label="seconds", y_label=metric)
 
 
-def _accuracy(board: Leaderboard) -> Html:
-    """Return a table of the models, best first: metrics at the largest k, and their interval."""
+def _accuracy(board: Leaderboard) -> list[Html]:
+    """Return tables of the models, best first: metrics at the largest k, and of the lists."""
+    results = {n: r for n, r in board.results.items() if isinstance(r, Evaluation)}
+    if not results:
+        return [*tabulate_baskets(board), *_hidden(board)]
+    tables = [_tabulate_accuracy(board, results), *_hidden(board)]
+    return [*tables, _tabulate_lists(board, results), page.note(LIST_WORDS)]
+
+
+def _tabulate_accuracy(board: Leaderboard, results: Mapping[str, Evaluation]) -> Html:
+    """Return a table of the models, best first: metrics at the largest k, and their interval.
+
+    results : those of `board`, by label
+    """
     metric = board.headline
     k = metric.partition("@")[2]
     names = [f"HR@{k}", f"MRR@{k}"]
     rows = [
         [
             label,
-            board.results[label].metrics[metric],
-            board.results[label].describe_interval(metric),
-            board.results[label].metrics_hidden[metric],
-            *(board.results[label].metrics[name] for name in names),
+            results[label].metrics[metric],
+            results[label].describe_interval(metric),
+            results[label].metrics_hidden[metric],
+            *(results[label].metrics[name] for name in names),
         ]
         for label in board.order
     ]
@@ -76,15 +90,19 @@ def _accuracy(board: Leaderboard) -> Html:
     return page.table(header, rows, muted=[header[2]])
 
 
-def _lists(board: Leaderboard) -> Html:
-    """Return a table of what the lists of the models are like, at the largest k."""
+def _tabulate_lists(board: Leaderboard, results: Mapping[str, Evaluation]) -> Html:
+    """Return a table of what the lists of the models are like, at the largest k.
+
+    results : those of `board`, by label
+    """
     k = board.headline.partition("@")[2]
-    names = {"coverage": "Coverage", "gini": "Gini of exposure", "novelty": "Novelty (bits)"}
+    lists = [results[label].lists for label in board.order]
+    names = [name for name in LIST_COLUMNS if any(f"{name}@{k}" in each for each in lists)]
     rows = [
-        [label, *(board.results[label].lists.get(f"{name}@{k}") for name in names)]
-        for label in board.order
+        [label, *(each.get(f"{name}@{k}") for name in names)]
+        for label, each in zip(board.order, lists, strict=True)
     ]
-    return page.table(["Model", *names.values()], rows)
+    return page.table(["Model", *(LIST_COLUMNS[name] for name in names)], rows)
 
 
 def _hidden(board: Leaderboard) -> list[Html]:
@@ -105,15 +123,14 @@ def _differences(board: Leaderboard) -> list[page.Part]:
         x_label="difference with 95 % interval",
         mark_x=0.0,
     )
-    hidden = {label: board.differences[label].metrics_hidden[metric] for label in labels}
-    rows = [
-        [
-            label, pairs[label].difference, format_p_value(board.adjusted["metrics"][label]),
-            hidden[label].difference, format_p_value(board.adjusted["metrics_hidden"][label]),
-        ]
-        for label in labels
-    ]  # fmt: skip
-    header = ["Model", "Difference", "p (Holm)", "Seen hidden", "p (Holm) "]
+    header, columns = ["Model"], []
+    for name, adjusted in board.adjusted.items():
+        is_first = name == "metrics"
+        header += ["Difference", "p (Holm)"] if is_first else ["Seen hidden", "p (Holm) "]
+        compared = {label: getattr(board.differences[label], name)[metric] for label in labels}
+        columns.append([compared[label].difference for label in labels])
+        columns.append([format_p_value(adjusted[label]) for label in labels])
+    rows = [list(row) for row in zip(labels, *columns, strict=True)]
     words = (
         f"Paired by user, sign-flip test over {next(iter(pairs.values())).users:,} users; p-values"
         f" are corrected by Holm's method for {len(pairs)} tests."
@@ -123,22 +140,25 @@ def _differences(board: Leaderboard) -> list[page.Part]:
 
 
 def _costs(board: Leaderboard) -> list[Html]:
-    """Return the seconds of each model by step as a chart, and a table with memory."""
-    steps = {label: board.results[label].seconds.items() for label in board.order}
-    seconds = {label: {n: v for n, v in pairs if v >= 0.005} for label, pairs in steps.items()}
-    chart = stacked_bar_chart(seconds, title="Seconds by step", x_label="seconds")
+    """Return the own and shared seconds of each model as a chart, and a table with memory.
+
+    Results that were read from files have no costs: the chart has their seconds by step.
+    """
     if not board.costs:
-        return [page.figure(chart)]
-    rows: list[list[Any]] = []
+        return [draw_seconds({label: board.results[label].seconds for label in board.order})]
+    seconds, rows = {}, []
     for label in board.order:
         cost, shared = board.costs[label], sum(board.costs[label].shared_seconds.values())
-        sums = [f"{max(board.seconds(label) - shared, 0.0):.2f}", f"{shared:.2f}"]
-        rows.append([label, *sums, None if cost.peak_mb is None else round(cost.peak_mb)])
+        own_seconds = max(board.seconds(label) - shared, 0.0)
+        seconds[label] = {"own": own_seconds, "shared": shared}
+        peak = None if cost.peak_mb is None else round(cost.peak_mb)
+        rows.append([label, f"{own_seconds:.2f}", f"{shared:.2f}", peak])
+    chart = stacked_bar_chart(seconds, title="Own and shared seconds", x_label="seconds")
     table = page.table(["Model", "Own seconds", "Shared seconds", "Peak memory (MB)"], rows)
     whole = ", ".join(f"{name} {value:.1f} s" for name, value in board.run_seconds.items())
     words = (
         f"Shared: steps that two or more models use; each was computed once. Of the run: {whole}."
-        " The table leaves out the one-time compilation of kernels. Memory is the high-water mark"
+        " Seconds are without the one-time compilation of kernels. Memory is the high-water mark"
         " of the process, reset before each model; it includes the log and what models share."
     )
     return [page.figure(chart), table, page.note(words)]
@@ -152,7 +172,7 @@ def _skipped(board: Leaderboard) -> list[page.Part]:
     return [page.section("Not evaluated", page.table(["Model", "Why"], rows, numeric=()))]
 
 
-def _settings(board: Leaderboard, label: str) -> dict[str, Any]:
-    """Return a model's parameters by name, with its label and the solver that ran."""
+def _settings(board: Leaderboard, label: str) -> Html:
+    """Return a model's parameters by name, and the solver that ran, below its label, folded."""
     result = board.results[label]
-    return {"model": label, **result.params, "solver that ran": result.solver or "none"}
+    return page.folded(label, {**result.params, "solver that ran": result.solver or "none"})

@@ -100,6 +100,11 @@ def fact_list(values: Mapping[str, Any]) -> Html:
     return tag("dl", *rows)
 
 
+def folded(summary: str, values: Mapping[str, Any]) -> Html:
+    """Return names and values as `fact_list` does, which appear when a reader opens `summary`."""
+    return tag("details", tag("summary", summary), fact_list(values))
+
+
 def table(
     header: Sequence[str],
     rows: Sequence[Sequence[Any]],

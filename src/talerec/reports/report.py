@@ -15,6 +15,7 @@ from talerec.evaluation import (
     Comparison,
     Evaluation,
     PairedComparison,
+    Result,
     Tuning,
     describe_setting,
     format_p_value,
@@ -24,29 +25,26 @@ from talerec.models import model_class
 from talerec.models.core import param_fields
 from talerec.reports import page
 from talerec.reports.charts import scales
-from talerec.reports.charts.plots import Series, bar_chart, line_chart, scatter_chart
+from talerec.reports.charts.plots import Series, line_chart, scatter_chart
 from talerec.reports.charts.row_charts import DotRow, dot_chart, stacked_bar_chart
+from talerec.reports.groups import draw_groups
 from talerec.reports.markup import Html
 
 _PERIODS = 12  # points on a time axis
 _MOST_ORDERS = 12  # rows of a plot
-_GROUP_WORDS = {
-    "popularity": "How popular the item is (head: the fifth of the items with most training rows)",
-    "gap": "Time between the target and the previous event",
-    "length": "Length of the history",
-    "kind": "Whether the target is an item of the history or a new one",
-    "item_rows": "Training rows of the item: none, few (1 to 4) or many",
-    "user": "Whether the user has training rows, or is new since the model was fitted",
-    "position": "Position of the target in its session",
-}
-
-
 #: Statistics of lists that the page shows where a result has them, with their headings.
-_LIST_COLUMNS = {
-    "coverage": "Coverage", "novelty": "Novelty (bits)", "lift": "Popularity lift",
-    "gini": "Exposure (Gini)", "new": "New items", "diversity": "Diversity",
-    "calibration": "Calibration",
+LIST_COLUMNS = {
+    "coverage": "Coverage", "novelty": "Novelty", "lift": "Lift", "gini": "Gini",
+    "new": "New items", "diversity": "Diversity", "calibration": "Calibration",
 }  # fmt: skip
+LIST_WORDS = (
+    "Coverage: share of the catalogue in any list. Novelty: -log2 of an item's share of the"
+    " training rows, in bits. Lift: mean training rows of recommended items divided by those of"
+    " history items. Gini, of exposure: 0 if all items are listed equally often. New: share of"
+    " listed items that are not in the history. Diversity: mean distance of two items of a list by"
+    " their categories. Calibration: distance of the categories of list and history; 0 if their"
+    " shares are equal."
+)
 
 
 def _number(value: float | None) -> str:
@@ -81,12 +79,12 @@ def render_evaluation(result: Evaluation, source: str) -> str:
         ),
         *(page.callout(f"{note}.") for note in result.notes),
         page.section("Accuracy", _accuracy(result), _hidden_note(result)),
-        page.section("By group", *_groups({result.model: result}, name)),
+        page.section("By group", *draw_groups({result.model: result}, name)),
         page.section("What is recommended", *_lists(result)),
         *_orders(result),
         *_windows(result),
-        page.section("Time spent", _spent({result.model: result.seconds})),
-        page.section("Settings", page.fact_list(_settings(result))),
+        page.section("Time spent", draw_seconds({result.model: result.seconds})),
+        page.section("Settings", page.fact_list(list_settings(result))),
     ]
     subtitle = f"{source}: {result.split}, {result.on} rows, ties {result.ties}"
     return page.render_page(f"How good is {result.model}?", parts, subtitle=subtitle)
@@ -127,40 +125,6 @@ def _span(bounds: Sequence[float]) -> str:
     return f"{_number(bounds[0])} to {_number(bounds[1])}"
 
 
-def _groups(results: Mapping[str, Evaluation], metric: str) -> list[Html]:
-    """Return one bar chart of a metric per grouping of the test cases, models side by side.
-
-    results : evaluations by the name of the model. Groupings are by popularity, time since the
-    previous event, length of the history, and repeat or new item.
-    """
-    return [
-        page.figure(_group_bars(results, column, metric), words)
-        for column, words in _GROUP_WORDS.items()
-        if all(column in result.groups for result in results.values())
-    ]
-
-
-def _group_bars(results: Mapping[str, Evaluation], column: str, metric: str) -> Html:
-    """Return a bar chart of a metric with 95 % intervals, by one grouping of the test cases.
-
-    results : evaluations by name of the model, on the same cases (held-out rows); column :
-    "popularity", "gap" (time since the previous event), "length" (of the history), "kind"
-    (repeat or new item), "item_rows" (training rows of the item) or "user" (whether the user has
-    training rows). Groups without cases are left out.
-    """
-    first = next(iter(results.values()))
-    cases = {part: group["cases"] for part, group in first.groups[column].items()}
-    names = {part: f"{part} ({count:,})" for part, count in cases.items() if count}
-    series = []
-    for label, result in results.items():
-        spans = [result.group_intervals(column, part)[metric] for part in names]
-        values = [result.groups[column][part][metric] for part in names]
-        low, high = zip(*spans, strict=True) if spans else ((), ())
-        label = label if len(results) > 1 else ""  # one series needs no legend
-        series.append(Series(label, list(names.values()), values, low, high))
-    return bar_chart(list(names.values()), series, title=f"{metric} by {column}", y_label=metric)
-
-
 def _lists(result: Evaluation) -> list[Html]:
     """Return the parts of the page on which items are recommended, not how accurately.
 
@@ -168,7 +132,7 @@ def _lists(result: Evaluation) -> list[Html]:
     table of coverage, novelty and popularity lift by list length k, with an explanation.
     """
     k = max(result.ks)
-    columns = {n: w for n, w in _LIST_COLUMNS.items() if f"{n}@{k}" in result.lists}
+    columns = {n: w for n, w in LIST_COLUMNS.items() if f"{n}@{k}" in result.lists}
     rows = [[f"{k}", *(result.lists[f"{name}@{k}"] for name in columns)] for k in result.ks]
     over_time = _by_period(result.frame, [f"{LIST_ROWS}@{k}", TARGET_ROWS])
     series = [
@@ -182,14 +146,7 @@ def _lists(result: Evaluation) -> list[Html]:
     return [
         page.figure(plot, f"{words} users choose."),
         page.table(["First", *columns.values()], rows),
-        page.note(
-            "Coverage: share of the catalogue in any list. Novelty: -log2 of an item's share"
-            " of the training rows. Lift: mean training rows of recommended items divided by those"
-            " of history items. Gini: 0 if all items are listed equally often. New: share of listed"
-            " items that are not in the history. Diversity: mean distance of two items of a list by"
-            " their categories. Calibration: distance of the categories of list and history; 0 if"
-            " their shares are equal."
-        ),
+        page.note(LIST_WORDS),
     ]
 
 
@@ -239,7 +196,7 @@ def _windows(result: Evaluation) -> list[page.Part]:
     return [page.section("Windows", page.figure(plot))]
 
 
-def _spent(rows: Mapping[str, Mapping[str, float]]) -> Html:
+def draw_seconds(rows: Mapping[str, Mapping[str, float]]) -> Html:
     """Return a chart with a stacked bar per model: the seconds of each step.
 
     rows : name of the model to {step: seconds}
@@ -248,7 +205,7 @@ def _spent(rows: Mapping[str, Mapping[str, float]]) -> Html:
     return page.figure(plot)
 
 
-def _settings(result: Evaluation) -> dict[str, Any]:
+def list_settings(result: Result) -> dict[str, Any]:
     """Return an evaluation's settings by name, for a list on the page.
 
     Model, parameters, the solver that ran, split, order of simultaneous rows (ties), and whether
@@ -272,6 +229,7 @@ def render_comparison(outcome: Comparison, source: str) -> str:
     metric = outcome.headline
     results = dict(zip(names, (outcome.a, outcome.b), strict=True))
     pairs = {n: p for n, p in outcome.metrics.items() if not is_redundant(n)}
+    both = ", with seen items allowed and hidden" if outcome.metrics_hidden else ""
     change = dot_chart(
         [DotRow(n, p.difference, *p.interval) for n, p in pairs.items()],
         title="B - A with 95 % intervals",
@@ -282,12 +240,12 @@ def render_comparison(outcome: Comparison, source: str) -> str:
         page.callout(outcome.verdict),
         *(page.note(f"{note}.") for note in outcome.notes),
         page.section("Difference", page.figure(change), _pairs(outcome.metrics, names)),
-        page.section("With seen items hidden", _pairs(outcome.metrics_hidden, names)),
-        page.section("By group", *_groups(results, metric)),
-        page.section("Time spent", _spent({n: r.seconds for n, r in results.items()})),
-        page.section("Settings", *(page.fact_list(_settings(r)) for r in results.values())),
+        *_hidden_pairs(outcome, names),
+        page.section("By group", *draw_groups(results, metric)),
+        page.section("Time spent", draw_seconds({n: r.seconds for n, r in results.items()})),
+        page.section("Settings", *(page.fact_list(list_settings(r)) for r in results.values())),
         page.note(
-            f"The verdict is about {metric} alone, with seen items allowed and hidden."
+            f"The verdict is about {metric} alone{both}."
             f" p: sign-flip test over {outcome.metrics[metric].users:,} users;"
             " effect: mean difference divided by its standard deviation."
         ),
@@ -295,6 +253,13 @@ def render_comparison(outcome: Comparison, source: str) -> str:
     return page.render_page(
         "Is B better than A?", parts, subtitle=f"A: {names[0]}, B: {names[1]} ({source})"
     )
+
+
+def _hidden_pairs(outcome: Comparison, names: tuple[str, str]) -> list[page.Part]:
+    """Return the section on lists without seen items; empty for results of baskets."""
+    if not outcome.metrics_hidden:
+        return []
+    return [page.section("With seen items hidden", _pairs(outcome.metrics_hidden, names))]
 
 
 def _two_names(outcome: Comparison) -> tuple[str, str]:
@@ -337,7 +302,7 @@ def render_tuning(study: Tuning, source: str) -> str:
         page.section("Progress", page.figure(_progress(study))),
         page.section("Sensitivity", *_sensitivities(study)),
         page.section("The best trials", _best_trials(study)),
-        page.section("Time spent", _spent({study.model: study.seconds})),
+        page.section("Time spent", draw_seconds({study.model: study.seconds})),
         page.section("Settings", page.fact_list({"model": study.model, **study.params})),
     ]
     subtitle = f"{source}: {study.split}, ties {study.ties}, {study.metric} on validation rows"

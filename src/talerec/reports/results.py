@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from talerec.errors import TalerecError
-from talerec.evaluation import Comparison, Evaluation, Leaderboard, Tuning, is_redundant
+from talerec.evaluation import (
+    BasketEvaluation,
+    Comparison,
+    Evaluation,
+    Leaderboard,
+    Tuning,
+    is_redundant,
+)
 from talerec.reports import report
+from talerec.reports.baskets import render_baskets
 from talerec.reports.charts.row_charts import DotRow, dot_chart
 from talerec.reports.leaderboard import draw_trade_off, render_leaderboard
 from talerec.reports.page import standalone_svg
@@ -50,10 +58,12 @@ class Chart(SavedText):
 def render_result(result: Any, source: str) -> ReportPage:
     """Return the HTML page about a result; source: the name of the log or files.
 
-    result: an `Evaluation`, `Comparison`, `Leaderboard` or `Tuning`; TalerecError for others.
+    result: an `Evaluation`, `BasketEvaluation`, `Comparison`, `Leaderboard` or `Tuning`;
+    TalerecError for others.
     """
     kinds: dict[type, Any] = {
         Evaluation: report.render_evaluation,
+        BasketEvaluation: render_baskets,
         Comparison: report.render_comparison,
         Leaderboard: render_leaderboard,
         Tuning: report.render_tuning,
@@ -67,7 +77,7 @@ def render_result(result: Any, source: str) -> ReportPage:
 def plot_result(result: Any) -> Chart:
     """Return a chart of a result: metrics with intervals, or accuracy against seconds.
 
-    result: an `Evaluation`, or a `Leaderboard` of several models.
+    result: an `Evaluation`, a `BasketEvaluation`, or a `Leaderboard` of several models.
     """
     if isinstance(result, Leaderboard):
         return Chart(standalone_svg(draw_trade_off(result)))

@@ -176,7 +176,7 @@ def test_public_names_are_these_and_load():
                 "compare", "describe", "drop_duplicates", "evaluate", "evaluate_log",
                 "evaluate_models", "k_core", "leave_one_out", "load", "order_ties", "read_items",
                 "read_log", "rolling_split", "every_row_split", "join_baskets", "split_sessions",
-                "LastBasket", "Personal", "TIFUKNN", "evaluate_baskets",
+                "BasketEvaluation", "LastBasket", "Personal", "TIFUKNN", "evaluate_baskets",
                 "slis_gram", "slit_gram", "time_split", "synthetic_log", "synthetic_sessions",
                 "tale_gram", "tune", "update",
             ]

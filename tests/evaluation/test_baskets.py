@@ -70,9 +70,10 @@ def slow_cases(users, plan):
     """Return training rows' end by user, and (user, earlier baskets, basket) of each case."""
     cases = []
     for user, baskets in users.items():
-        if plan == "leave-one-out":
+        if plan in ("leave-one-out", "validation"):
+            last = -1 if plan == "leave-one-out" else -2
             if len(baskets) >= 3:
-                cases.append((user, baskets[:-1], baskets[-1]))
+                cases.append((user, baskets[:last], baskets[last]))
             continue
         later = [n for n, (time, _) in enumerate(baskets) if time >= CUTOFF and n]
         if plan == "at":
@@ -84,16 +85,18 @@ def slow_cases(users, plan):
 @given(
     logs(max_users=4, max_items=6, max_rows=30),
     st.booleans(),
-    st.sampled_from(["leave-one-out", "at", "every"]),
+    st.sampled_from(["leave-one-out", "validation", "at", "every"]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_baskets_equal_a_slow_loop(log, hide_seen, plan):
     """Order in a basket and equal items of a basket do not matter to these models."""
     cases = slow_cases(baskets_of(rows_of(log)), plan)
-    text = plan if plan == "leave-one-out" else f"{plan}:{np.datetime64(CUTOFF, 'us')}"
+    text, on = f"{plan}:{np.datetime64(CUTOFF, 'us')}", "test"
+    if plan in ("leave-one-out", "validation"):
+        text, on = "leave-one-out", "validation" if plan == "validation" else "test"
     model = tr.TALE(reg=1.0, same_time="joint")
     try:
-        result = tr.evaluate_baskets(model, log, text, k=[1, 3], hide_seen=hide_seen)
+        result = tr.evaluate_baskets(model, log, text, on=on, k=[1, 3], hide_seen=hide_seen)
     except TalerecError:
         assert not cases or (log.time >= CUTOFF).all()
         return

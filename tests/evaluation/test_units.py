@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 import talerec as tr
 from command import works
-from talerec.evaluation import Evaluation, compare
+from talerec.evaluation import BasketEvaluation, Evaluation, Leaderboard, compare
 from talerec.evaluation.intervals import compare_pairs, mean_intervals
 from talerec.evaluation.user_sums import sum_users
 from talerec.reports import report
@@ -74,6 +75,58 @@ def test_comparisons_reject_one_in_twenty_where_a_coin_favours_a_model_for_each_
         assert pair.users == 60
         p.append(pair.p)
     assert 0.02 <= np.mean(np.array(p) < 0.05) <= 0.08
+
+
+def leads_of_users(rng, cases, n_models):
+    """Return hits of equally good models (models x cases): each user likes models by lot."""
+    user = np.repeat(np.arange(len(cases)), cases)
+    rates = rng.uniform(0.1, 0.5, (n_models, len(cases)))
+    return user, rng.random((n_models, len(user))) < rates[:, user]
+
+
+def cases_result(base, user, hit):
+    """Return a result of single next items, one case per entry of `user`, a hit at rank 1."""
+    rank = pl.Series(np.where(hit, 1, 50)).cast(pl.Int64)
+    frame = pl.DataFrame(
+        {"user_id": user, "time": np.zeros(len(user), "datetime64[us]"), "rank": rank}
+    ).with_columns(rank_hidden="rank", ties=pl.lit("file"), window=pl.lit("w"))
+    return replace(base, frame=frame)
+
+
+def baskets_result(base, user, hit):
+    """Return a result of next baskets, one basket per entry of `user`."""
+    names = (f"{name}@10" for name in ("recall", "precision", "HR", "NDCG", "F1"))
+    columns = {"user_id": user, "time": np.zeros(len(user), "datetime64[us]")}
+    frame = pl.DataFrame({**columns, **dict.fromkeys(names, hit.astype(float))})
+    frame = frame.with_columns(window=pl.lit("w"))
+    facts = (base.model, {}, None, "every:2024", "test", False, (10,), {})
+    return BasketEvaluation(*facts, frame)
+
+
+@pytest.mark.parametrize("build", [cases_result, baskets_result])
+def test_several_equal_models_rarely_differ_where_one_user_has_thousands_of_cases(base, build):
+    """Of a family of equal models, Holm finds a difference in one run of twenty at most.
+
+    Tests of cases, and tests of users without Holm's correction, find many more.
+    """
+    rng, cases, runs = np.random.default_rng(31), np.array([1500] + [5] * 60), 60
+    n_families = n_single = n_of_cases = 0
+    for _ in range(runs):
+        user, hits = leads_of_users(rng, cases, 6)
+        board = Leaderboard({str(n): build(base, user, hit) for n, hit in enumerate(hits)})
+        pairs = [c.metrics["NDCG@10"] for c in board.differences.values()]
+        assert {pair.users for pair in pairs} == {len(cases)}
+        n_families += any(board.significant.values())
+        n_single += any(pair.p < 0.05 for pair in pairs)
+        differences = [(hits[0] != hit).sum() for hit in hits[1:]]
+        leads = [(hit & ~hits[0]).sum() for hit in hits[1:]]
+        n_of_cases += any(
+            stats.binomtest(int(a), int(n)).pvalue < 0.05
+            for a, n in zip(leads, differences, strict=True)
+        )
+    assert n_families <= 7  # of 60 at 5 %: more has a probability of 1.5 %
+    assert n_families <= n_single
+    assert n_of_cases > 50
 
 
 def test_intervals_and_comparisons_of_windows_sum_the_cases_of_a_user(base):

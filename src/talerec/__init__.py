@@ -29,7 +29,7 @@ Models
     Gram, tale_gram, slit_gram, slis_gram     sums over pairs of rows, for linear models
 Evaluation
     evaluate, evaluate_log, Evaluation     held-out rows ranked among all items
-    evaluate_baskets, BasketEvaluation     the next basket of each user
+    BasketEvaluation          the result of `evaluate_baskets`: a row per basket
     evaluate_models           several models on one split, compared with the first
     compare, tune             whether B is better than A; the best parameters
 Errors

@@ -57,7 +57,7 @@ def test_ml_1m_has_its_5_core(ml1m, data):
     assert (len(log.users), len(log.items), log.rows) == (6_040, 3_416, 999_611)
 
 
-@pytest.mark.slow
+@thorough
 def test_tale_on_beauty_exact(beauty):
     model = tr.TALE(reg=100, decay=0.5, floor=0.4, trend=0, recency=2, solver="exact")
     assert_figures(model, beauty, [0.0286, 0.0667, 0.0879, 0.0481, 0.0549])

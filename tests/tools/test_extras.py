@@ -11,8 +11,8 @@ import pytest
 
 import extras
 
-#: Those that are small to install; `make release-check` tries all of them.
-LIGHT = ["tune", "serve", "trace", "databases"]
+#: Those that are small to install, `trace` with `serve`; `make release-check` tries each of them.
+LIGHT = ["tune", "trace", "databases"]
 #: Extras for work on this project.
 PROJECT = {"browser", "dev", "docs", "release", "stand-ins"}
 

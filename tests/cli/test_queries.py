@@ -197,21 +197,32 @@ def test_after_a_long_history_the_largest_contributions_are_shown_and_the_others
     shares = tr.load(model).explain(history, "i5")["contribution"].to_list()
     page = works("explain", model, "--history", ",".join(history), "--item", "i5")
     shown = [float(share) for share in re.findall(r" ([+-]\d\.\d{4})\s*$", page, re.MULTILINE)]
-    assert re.search(r"40 other rows +[+-]0\.0000", page)  # only the last 12 count at all
-    assert len(shown) == 20 + 1 + 1
-    assert sorted(shown[:20])[-5:] == pytest.approx(sorted(shares)[-5:], abs=1e-4)
-    assert shown[-1] == pytest.approx(sum(shares), abs=1e-4)
+    assert re.search(r"\d+ other rows +[+-]\d %", page)
+    *rows, others, score = shown
+    assert 1 <= len(rows) <= 10
+    assert rows == pytest.approx(sorted(shares, key=abs)[::-1][: len(rows)], abs=1e-4)
+    assert sum(rows) + others == pytest.approx(sum(shares), abs=1e-3)
+    assert score == pytest.approx(sum(shares), abs=1e-4)
+
+
+def test_an_explanation_has_shares_and_names_the_same_item(model: Path) -> None:
+    history = ["i0", "i1", "i2"]
+    adds = tr.load(model).explain(history, "i2")["contribution"].to_list()
+    page = works("explain", model, "--history", ",".join(history), "--item", "i2")
+    percent = round(100 * adds[2] / sum(map(abs, adds)))
+    assert re.search(rf"Café \(i2\), the same item +{percent:+d} %", page)
+    assert page.count("the same item") == 1
 
 
 def test_explaining_a_base_score_names_it(log: Path, tmp_path: Path) -> None:
     works("fit", log, "-o", tmp_path / "p.tale", "--model", "popular")
     page = works("explain", tmp_path / "p.tale", "--history", "i1", "--item", "i2")
-    assert re.search(r"i1 +\+0\.0000\s+any history +\+\d+\.0000", page)
+    assert re.search(r"i1 +\+0 % +\+0\.0000\s+any history +\+100 % +\+\d+\.0000", page)
 
 
 def test_explaining_with_unknown_items_gives_them_nothing(model: Path) -> None:
     options = ("--history", "zzz,i1", "--item", "i2", "--unknown", "skip")
-    assert re.search(r"zzz +\+0\.0000", works("explain", model, *options))
+    assert re.search(r"zzz +\+0 % +\+0\.0000", works("explain", model, *options))
 
 
 def test_ids_that_are_numbers_come_back_as_numbers_and_find_their_titles(tmp_path: Path) -> None:

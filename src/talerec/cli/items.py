@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _TITLE = columns.TITLES[0]
 _MAX_HEADING = 5  # history items that a heading names
-_MAX_EXPLAINED = 20  # history rows that an explanation shows one by one
+_MAX_EXPLAINED = 10  # history rows that an explanation shows one by one
+_MIN_SHARE = 0.01  # of the sum of all absolute contributions; smaller ones are summed
 _BASE_SCORE = "any history"
 _RANKED = (columns.SCORE, columns.RANK)
 _FILTERS = ("allow", "deny", "where")
@@ -320,15 +321,22 @@ def print_explanation(
             explained["families"] = families.to_dicts()
         print_json(explained)
         return
-    names = [f"{format_item(item, titles)}: {link}" if link else format_item(item, titles)
-             for item, link in zip(history, links, strict=False)]  # fmt: skip
+    names = [
+        f"{format_item(row, titles)}{', the same item' if row == item else ''}"
+        f"{f': {link}' if link else ''}"
+        for row, link in zip(history, links, strict=False)
+    ]
     labels = [*names, _BASE_SCORE][: boosts.count(None)]
     labels += [f"boost of {boost}" for boost in boosts if boost is not None]
     decimals = count_decimals([*shares, score])
-    rows_shown = [*_largest_shares(labels, shares, len(history)), ("score", score)]
-    cells = [[label, f"{share:+.{decimals}f}"] for label, share in rows_shown]
+    total = sum(map(abs, shares)) or 1.0
+    cells = [
+        [label, f"{100 * share / total:+.0f} %", f"{share:+.{decimals}f}"]
+        for label, share in _largest_shares(labels, shares, len(history))
+    ]
+    cells.append(["score", "", f"{score:+.{decimals}f}"])
     title = f"Why {format_item(item, titles)}"
-    print_table(title, ["history row", "adds"], cells, has_total=True)
+    print_table(title, ["history row", "share", "adds"], cells, has_total=True)
     if _BASE_SCORE in labels:
         print_note(f"{_BASE_SCORE}: the item's score without a history, such as its popularity")
     if len(families):
@@ -351,15 +359,21 @@ def _print_families(families: pl.DataFrame) -> None:
 
 
 def _largest_shares(labels: list[str], shares: list[float], n_rows: int) -> list[tuple[str, float]]:
-    """Return pairs of label and contribution; of a long history, the 20 largest and a sum.
+    """Return pairs of label and contribution, those of history rows first, the largest first.
 
     `labels` and `shares` (contributions to a score) are parallel. The first `n_rows` are history
-    rows; the sum stands for those left out. The base score and boosts after them are always kept.
+    rows. Of a long history, at most `_MAX_EXPLAINED` rows are returned, each with at least
+    `_MIN_SHARE` of all absolute contributions, and one pair that sums the others. The base score
+    and boosts follow.
     """
     contributions = list(zip(labels, shares, strict=True))
-    if n_rows <= _MAX_EXPLAINED:
-        return contributions
     order = sorted(range(n_rows), key=lambda row: -abs(shares[row]))
-    largest, others = sorted(order[:_MAX_EXPLAINED]), order[_MAX_EXPLAINED:]
-    total = (f"{len(others):,} other rows", sum(shares[row] for row in others))
-    return [*(contributions[row] for row in largest), total, *contributions[n_rows:]]
+    n_shown = n_rows
+    if n_rows > _MAX_EXPLAINED:
+        least = _MIN_SHARE * sum(map(abs, shares))
+        n_shown = sum(abs(shares[row]) >= least for row in order[:_MAX_EXPLAINED])
+    rows = [contributions[row] for row in order[:n_shown]]
+    if n_shown < n_rows:
+        summed = sum(shares[row] for row in order[n_shown:])
+        rows.append((f"{n_rows - n_shown:,} other rows", summed))
+    return rows + contributions[n_rows:]

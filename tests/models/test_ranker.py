@@ -34,6 +34,7 @@ from talerec.models.ranker.candidates import FirstStage
 from talerec.models.ranker.examples import build_examples, gain_at_rank
 from talerec.models.ranker.parts import build_views, name_scorers
 from talerec.models.ranker.queries import current_round, delayed_rounds
+from talerec.ranking import ExplainedLists
 
 pytest.importorskip("lightgbm")
 
@@ -58,8 +59,8 @@ def model(log) -> tr.Ranker:
     return tr.Ranker(parts=PARTS, candidates=10).fit(log)
 
 
-def second_stage(model: tr.Ranker):
-    return model._state.find_second(0, hide_seen=False)
+def second_stage(model: tr.Ranker, hide_seen: bool = False):
+    return model._state.find_second(0, hide_seen=hide_seen)
 
 
 def test_trees_answer_where_they_know_what_parts_do_not(model, log):
@@ -166,6 +167,20 @@ def test_a_batch_equals_single_requests_and_reasons(model, log):
     lists, _ = rank_with_reasons(model, histories, 5)
     assert log.items.ids.gather(lists.items).to_list() == batch["item_id"].to_list()
     assert lists.scores == batch["score"].to_list()
+
+
+@pytest.mark.parametrize("hide_seen", [False, True])
+@pytest.mark.parametrize("k", [5, 25])  # 10 items are candidates
+def test_one_request_has_the_reasons_that_a_batch_computes_anew(model, log, k, hide_seen):
+    histories = Histories.of_users(log, np.arange(20))
+    options = RecommendOptions(k, hide_seen=hide_seen)
+    item_filter = options.build_filter(model)
+    batch, _ = rank_with_reasons(model, histories, k, item_filter)
+    singles = [rank_with_reasons(model, histories.slice(h, h + 1), k, item_filter)[0]
+               for h in range(20)]  # fmt: skip
+    assert ExplainedLists.concatenate(singles) == batch._replace(families=None)
+    assert [each for single in singles for each in single.families] == batch.families
+    assert any(batch.families) == (second_stage(model, hide_seen) is not None)
 
 
 def test_contributions_of_rows_and_of_families_add_up(model, log):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.runtime import Array, Arrays, as_readonly, kernel
+from talerec.runtime import Array, Arrays, as_readonly, borrow, kernel
+
+_BITS = 4096  # bits of item positions that are looked up before a search
+_ITEM, _TARGET = 1, 2  # what may have them
 
 
 def divide_among_shared(
@@ -30,25 +33,36 @@ def _divide(
 ) -> None:
     """Add parts of scores to `out` (target x item); see `divide_among_shared`.
 
-    ordered, order: the items and the targets in ascending order, and their numbers.
+    ordered, order: the items and the targets in ascending order, and their numbers. Most entries of
+    neighbors are neither: a table of the last bits of item positions tells which need no search.
     """
     (indptr, indices, decay), (entries, users, similarity) = sequences, neighbors
     (items, targets), (item_order, target_order) = ordered, order
-    is_shared = np.zeros(len(items), np.bool_)
+    indices, users = borrow(indices), borrow(users)
+    is_shared, may_occur = np.zeros(len(items), np.bool_), np.zeros(_BITS, np.uint8)
     hit, part = np.empty(len(targets), np.int64), np.empty(len(targets))
+    for c in range(len(items)):
+        may_occur[items[c] % _BITS] |= _ITEM
+    for t in range(len(targets)):
+        may_occur[targets[t] % _BITS] |= _TARGET
     for n in range(len(entries)):
         low, high, n_hits = indptr[users[n]], indptr[users[n] + 1], 0
         is_shared[:] = False
         for e in range(low, high):
             item = np.int64(indices[e])
-            at = np.searchsorted(items, item)
+            kind = may_occur[item % _BITS]
+            if kind == 0:
+                continue
+            at = np.searchsorted(items, item) if kind & _ITEM else len(items)
             if at < len(items) and items[at] == item:
                 is_shared[item_order[at]] = True
-            at = np.searchsorted(targets, item)
+            at = np.searchsorted(targets, item) if kind & _TARGET else len(targets)
             while at < len(targets) and targets[at] == item and n_hits < len(hit):
                 hit[n_hits] = target_order[at]
                 part[n_hits] = similarity[n] * decay[abs(entries[n] - e)]
                 n_hits, at = n_hits + 1, at + 1
+        if n_hits == 0:
+            continue
         total = 0.0
         for c in range(len(weights)):
             total += weights[c] if is_shared[c] else 0.0

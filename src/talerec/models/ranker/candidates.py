@@ -77,7 +77,7 @@ class CandidateItems(NamedTuple):
     items: int32, request x column; the first counts[q] of a row are the candidates of request q, in
     the order in which the parts' lists were joined. target_ranks, target_scores: request x part, of
     one target per request in the part's own list: rank from 1, 0 for none, and score, NaN for none;
-    no rows without targets. first_query: the queries of the first part.
+    no rows without targets. queries: those of each part and view.
     """
 
     items: Array
@@ -85,16 +85,16 @@ class CandidateItems(NamedTuple):
     parts: PartScores
     target_ranks: Array
     target_scores: Array
-    first_query: Query
+    queries: list[Query]
 
     def take(self, which: Array) -> CandidateItems:
         """Return the candidates of the requests `which` (positions), without targets.
 
-        The queries of the first part stay those of all requests.
+        The queries stay those of all requests.
         """
         parts = PartScores(*(np.take(array, which, axis=1) for array in self.parts))
         none = self.target_ranks[:0], self.target_scores[:0]
-        return CandidateItems(self.items[which], self.counts[which], parts, *none, self.first_query)
+        return CandidateItems(self.items[which], self.counts[which], parts, *none, self.queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class FirstStage:
         )  # fmt: skip
         ranks = np.zeros((n_targets, n_parts), np.int64)
         scores = np.full(ranks.shape, np.nan)
-        candidates = CandidateItems(items, counts, parts, ranks, scores, queries[0])
+        candidates = CandidateItems(items, counts, parts, ranks, scores, queries)
         _fill_candidates(
             self._stack.table, StackQueries.join(queries), mask,
             _NO_TARGETS if targets is None else targets.astype(np.int64, copy=False), proposed,

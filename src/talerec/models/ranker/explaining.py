@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from talerec.data import Histories
 from talerec.features import FAMILIES, ReasonGroups, feature_groups
-from talerec.models.core import Model
+from talerec.models.core import Model, TopItems, join_reasons
 from talerec.models.ranker.candidates import Requests
-from talerec.models.ranker.second_stage import SecondStage
-from talerec.ranking import FamilyShare, Mask
+from talerec.models.ranker.second_stage import ScoredItems, SecondStage
+from talerec.ranking import ExplainedLists, FamilyShare, Mask
 from talerec.runtime import Array
 
 _FAMILY_NAMES = [family.name for family in FAMILIES]
@@ -33,10 +34,12 @@ class ItemExplanations(NamedTuple):
 
 
 def explain_by_trees(
-    second: SecondStage, requests: Requests, items: Array, is_candidate: Array
-) -> ItemExplanations:
+    second: SecondStage, requests: Requests, items: Array, is_candidate: Array,
+    scored: ScoredItems | None = None,
+) -> ItemExplanations:  # fmt: skip
     """Return what explains the scores of one request's items.
 
+    scored: the candidates among the items, with their features; None: they are computed.
     What the family of the parts adds is divided among the history's rows by their contributions to
     the score of the part that ranks the item best; what repeats add belongs to the item's last row.
     An item that is no candidate is explained by the first part.
@@ -48,11 +51,12 @@ def explain_by_trees(
         rows[others] = _explain_non_candidates(second, requests, items[others])
     whole = np.full(len(items), np.nan)
     if chosen.size:
-        by_group, scores, ranks = second.explain(requests, items[chosen])
+        scored = scored or second.score_items(requests, items[chosen])
+        by_group = second.sum_by_group(scored.rows)
         groups = feature_groups(second.first.sources)
         by_family = _sum_by_family(groups, by_group)
-        rows[chosen] = _divide_among_rows(second, requests, items[chosen], by_family, ranks)
-        rows[chosen, -1] += scores
+        rows[chosen] = _divide_among_rows(second, requests, scored, by_family)
+        rows[chosen, -1] += scored.scores
         whole[chosen] = np.abs(by_family).sum(axis=1)
         listed = _list_families(groups, by_group, by_family)
         for n, shares in zip(chosen.tolist(), listed, strict=True):
@@ -65,6 +69,25 @@ def explain_by_part(rows: Array) -> ItemExplanations:
     no_families: list[list[FamilyShare] | None] = [None] * len(rows)
     with_rest = np.column_stack([rows, np.zeros(len(rows))])
     return ItemExplanations(with_rest, no_families, np.full(len(rows), np.nan))
+
+
+def join_explanations(
+    histories: Histories, lists: TopItems, explained: Sequence[ItemExplanations], n_reasons: int
+) -> ExplainedLists:
+    """Return lists with the reasons of their items: history items, and families of features.
+
+    explained: what explains the listed items of each history. n_reasons: history items per listed
+    item. The share of a history item is of the sum of the families' absolute contributions.
+    """
+    whole = lists.scores.copy()
+    for h, each in enumerate(explained):
+        has_families = np.flatnonzero(~np.isnan(each.whole))
+        whole[h, has_families] = each.whole[has_families]
+    rows = (each.rows[:, :-1] for each in explained)
+    answer = join_reasons(histories, lists._replace(scores=whole), rows, n_reasons)
+    is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
+    families = [family for each in explained for family in each.families]
+    return answer._replace(scores=lists.scores[is_listed].tolist(), families=families)
 
 
 def _list_families(
@@ -107,21 +130,22 @@ def _sum_by_family(groups: ReasonGroups, contributions: Array) -> Array:
 
 
 def _divide_among_rows(
-    second: SecondStage, requests: Requests, items: Array, by_family: Array, ranks: Array
+    second: SecondStage, requests: Requests, scored: ScoredItems, by_family: Array
 ) -> Array:
     """Return what history rows contribute to candidates; the last column is minus their sum.
 
-    by_family: item x family of features. ranks: part (first-stage model) x item.
+    by_family: item x family of features.
     """
-    history = requests.histories
+    history, items = requests.histories, scored.items
     n_rows = len(history.item)
     out = np.zeros((len(items), n_rows + 1))
-    ranks = ranks[: len(second.first.parts)]  # without those of views
+    ranks = scored.ranks[: len(second.first.parts)]  # without those of views
     best = np.where(np.isnan(ranks), np.inf, ranks).argmin(axis=0)
-    for number, part in enumerate(second.first.parts):
+    parts = zip(second.first.parts, scored.queries, strict=False)  # views follow
+    for number, (part, query) in enumerate(parts):
         members = np.flatnonzero(best == number)
         if members.size:
-            rows = np.abs(next(iter(part.explain_targets(history, [items[members]]))))
+            rows = np.abs(part.contributions(query, history, items[members]))
             total = rows.sum(axis=1) + np.abs(_base_scores(part, history, items[members]))
             shares = rows / np.where(total > 0, total, 1.0)[:, None]
             out[members, :n_rows] = shares * by_family[members, _PARTS, None]

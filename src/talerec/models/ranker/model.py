@@ -11,7 +11,7 @@ import numpy as np
 from talerec.data import Histories, Log
 from talerec.errors import TalerecError, UndescribedItemsError
 from talerec.models.blend import assign_trainings, without_catalogue
-from talerec.models.core import AUTO, Fitted, Model, TopItems, join_reasons, param
+from talerec.models.core import AUTO, Fitted, Model, TopItems, param
 from talerec.models.networks import log_rows, read_training
 from talerec.models.ranker.candidates import Requests
 from talerec.models.ranker.catalogue import CatalogueModel
@@ -21,6 +21,7 @@ from talerec.models.ranker.explaining import (
     are_candidates,
     explain_by_part,
     explain_by_trees,
+    join_explanations,
 )
 from talerec.models.ranker.fitting import AssignedTrainings, FitPlan, fit_ranker, learning_rounds
 from talerec.models.ranker.lightgbm_library import require_lightgbm
@@ -300,10 +301,16 @@ class Ranker(_RankerState):
     def rank_masked_with_reasons(
         self, histories: Histories, mask: Mask, k: int, n_reasons: int
     ) -> ExplainedLists:
-        """Return the top k items that a mask allows, each with its reasons.
-
-        The reasons of an item are the `n_reasons` history items that contribute most to its score.
-        """
+        """Return the top k items that a mask allows, each with the history items that add most."""
+        if len(histories) == 1:  # features of the ranking explain it, too
+            requests, kinds = self._requests(histories)
+            second = self._state.find_second(int(kinds[0]), hide_seen=mask.hide)
+            if second is not None:
+                lists, scored = second.rank_request(requests, mask, k)
+                items = lists.listed()[0]
+                is_scored = np.arange(len(items)) < len(scored.items)
+                each = explain_by_trees(second, requests, items, is_scored, scored)
+                return join_explanations(histories, lists, [each], n_reasons)
         lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
         return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide)
 
@@ -325,15 +332,7 @@ class Ranker(_RankerState):
             floor = -np.inf if second is None else second.floor
             flags.append(scores[h, : len(items)] > floor)
         explained = list(self._explain(histories, listed, flags, hide_seen=hide_seen))
-        whole = lists.scores.copy()
-        for h, each in enumerate(explained):
-            has_families = np.flatnonzero(~np.isnan(each.whole))
-            whole[h, has_families] = each.whole[has_families]
-        rows = (each.rows[:, :-1] for each in explained)
-        answer = join_reasons(histories, lists._replace(scores=whole), rows, n_reasons)
-        is_listed = np.arange(lists.items.shape[1]) < lists.counts[:, None]
-        families = [family for each in explained for family in each.families]
-        return answer._replace(scores=lists.scores[is_listed].tolist(), families=families)
+        return join_explanations(histories, lists, explained, n_reasons)
 
     def explain_targets(self, histories: Histories, targets: Sequence[Array]) -> Iterator[Array]:
         """Yield, per history, what each row (column) adds to the scores of its targets (rows).

@@ -11,7 +11,7 @@ from talerec.models.core import TopItems
 from talerec.models.ranker.candidates import CandidateItems, FirstStage, Requests
 from talerec.models.ranker.linear import LinearScore
 from talerec.models.ranker.trees import Trees
-from talerec.ranking import Mask, rank_queries
+from talerec.ranking import Mask, Query, rank_queries
 from talerec.runtime import Array, kernel, run_chunks, sized_chunks
 
 _BLOCK = 256  # histories that a thread takes at a time
@@ -19,6 +19,16 @@ _TIE = 1e-6  # of the first part's relative score, which orders candidates of eq
 _START = 0.7  # weight of the first part's log rank, with which learning starts
 _UNRANKED = 300.0  # rank of an item that the first part does not rank
 _LOWEST_START = float(-_START * np.log(_UNRANKED + 3.0))  # its score before any tree is added
+
+
+class ScoredItems(NamedTuple):
+    """Items that one request scores by trees, and what explains their scores."""
+
+    items: Array
+    scores: Array
+    rows: Array  # of features, one per item
+    ranks: Array  # part (first-stage model) x item: rank in the part's list
+    queries: list[Query]  # of each part, for the request
 
 
 class SecondStage(NamedTuple):
@@ -71,31 +81,50 @@ class SecondStage(NamedTuple):
     ) -> tuple[Array, Array, Array, Array]:
         """Return (items, scores, counts, ranks) as `rank` does, of a limited number of requests."""
         candidates = self.first.find_candidates(requests.histories, mask, targets)
-        score, tops = self.score(requests, candidates)
-        order = _order_candidates(candidates.items, candidates.counts, score)
-        items = np.take_along_axis(candidates.items, order, axis=1)
-        scores = np.take_along_axis(score, order, axis=1)
-        counts = candidates.counts
+        order, lists, _ = self._order(requests, mask, k, candidates)
         ranks = np.zeros(0, np.int64)
         if targets is not None:
+            items = np.take_along_axis(candidates.items, order, axis=1)
             ranks = _rank_targets(candidates, items, targets)
+        return *lists, ranks
+
+    def rank_request(self, requests: Requests, mask: Mask, k: int) -> tuple[TopItems, ScoredItems]:
+        """Return the top k items that a mask allows for one request, and what explains them.
+
+        The scored items are those of the list that trees score, its first ones.
+        """
+        candidates = self.first.find_candidates(requests.histories, mask)
+        order, lists, rows = self._order(requests, mask, k, candidates)
+        first = order[0, : min(candidates.counts[0], k)]
+        items, scores = lists.items[0, : first.size], lists.scores[0, : first.size]
+        ranks = candidates.parts.ranks[:, 0, first]
+        return lists, ScoredItems(items, scores, rows[first], ranks, candidates.queries)
+
+    def _order(
+        self, requests: Requests, mask: Mask, k: int, candidates: CandidateItems
+    ) -> tuple[Array, TopItems, Array]:
+        """Return the order of each request's candidates, the top k lists, and rows of features."""
+        score, rows = self._score(requests, candidates)
+        order = _order_candidates(candidates.items, candidates.counts, score)
+        items = np.take_along_axis(candidates.items, order, axis=1)
+        scores, counts = np.take_along_axis(score, order, axis=1), candidates.counts
         if k > items.shape[1] or (counts < k).any():
+            tops = candidates.parts.tops[0, :, 0]
             items, scores, counts = self._append_non_candidates(
                 mask, candidates, items, scores, tops, k
             )
-        return items[:, :k], scores[:, :k], np.minimum(counts, k), ranks
+        return order, TopItems(items[:, :k], scores[:, :k], np.minimum(counts, k)), rows
 
-    def score(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
-        """Return the scores of candidates, and the highest score of the first part.
+    def _score(self, requests: Requests, candidates: CandidateItems) -> tuple[Array, Array]:
+        """Return the scores of candidates, and their rows of features.
 
-        The scores are request x column, -inf beyond the candidates of a request. The highest score
-        that the first of the models below gives any item is one number per request; NaN without.
+        The scores are request x column, -inf beyond the candidates of a request.
         """
         _, rows = self.first.build_features(requests, candidates)
         scores = np.full(candidates.items.shape, -np.inf)
         is_candidate = np.arange(candidates.items.shape[1]) < candidates.counts[:, None]
         scores[is_candidate] = score_rows(self.trees, self.linear, rows)
-        return scores, candidates.parts.tops[0, :, 0]
+        return scores, rows
 
     def _append_non_candidates(
         self,
@@ -112,7 +141,7 @@ class SecondStage(NamedTuple):
         tops: the highest score of the first part, per request. Scores of the other items are those
         of the first part, shifted below `floor`, the lowest score that trees can give.
         """
-        weights, query = self.first.parts[0].fitted.weights, candidates.first_query
+        weights, query = self.first.parts[0].fitted.weights, candidates.queries[0]
         depth = min(k + items.shape[1], weights.items)
         ranked = rank_queries(weights, query, mask, depth)
         shifted = ranked.scores - tops[:, None] + self.floor
@@ -124,18 +153,13 @@ class SecondStage(NamedTuple):
 
     # -- explanations --
 
-    def explain(self, requests: Requests, items: Array) -> tuple[Array, Array, Array]:
-        """Return contributions of groups of features to one request's items, scores, part ranks.
-
-        items: item positions, all treated as candidates. Contributions: item x group; rows add up
-        to the scores. Ranks: part x item.
-        """
-        history = requests.histories
+    def score_items(self, requests: Requests, items: Array) -> ScoredItems:
+        """Return given items of one request as its candidates, with what explains their scores."""
         grid = np.ascontiguousarray(items[None, :], np.int32)
-        candidates = self.first.score_candidates(history, grid, np.array([len(items)]))
-        _, rows = self.first.build_features(requests, candidates)
-        scores = score_rows(self.trees, self.linear, rows)
-        return self.sum_by_group(rows), scores, candidates.parts.ranks[:, 0, :]
+        candidates = self.first.score_candidates(requests.histories, grid, np.array([len(items)]))
+        scores, rows = self._score(requests, candidates)
+        ranks = candidates.parts.ranks[:, 0, :]
+        return ScoredItems(items, scores[0], rows, ranks, candidates.queries)
 
     def sum_by_group(self, rows: Array) -> Array:
         """Return what each group of features adds to the score of each row of features.

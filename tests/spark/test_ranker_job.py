@@ -17,7 +17,7 @@ from figures import assert_same_json
 from logs import DAY
 from talerec.errors import InvalidLogError, TalerecError
 from talerec.models.core import rank_top, registry
-from talerec.models.ranker import learning, queries
+from talerec.models.ranker import learning, linear, queries
 from talerec.runtime import dense
 
 pytestmark = [
@@ -30,8 +30,9 @@ pytest.importorskip("lightgbm")
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
-    """The driver learns as one machine does: few trees and one cutoff show whether they agree."""
+    """The driver learns as one machine does: few steps and one cutoff show whether they agree."""
     monkeypatch.setattr(learning, "_MAX_TREES", 6)
+    monkeypatch.setattr(linear, "_STEPS", 10)
     monkeypatch.setattr(queries, "_CUTOFF_SHARES", (0.7,))
 
 

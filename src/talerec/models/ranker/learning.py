@@ -215,8 +215,8 @@ class _TrainingRows(NamedTuple):
         """
         lightgbm = import_lightgbm()
         start = np.concatenate([start_scores(rows) for rows in self.rows])
-        dataset = lightgbm.Dataset(
-            self.rows, self.is_target, group=self.sizes, feature_name=names, init_score=start,
+        dataset = lightgbm.Dataset(  # a copy of the list, whose arrays LightGBM 4.5 makes flat
+            list(self.rows), self.is_target, group=self.sizes, feature_name=names, init_score=start,
             params=params,
         )  # fmt: skip
         return dataset.construct()

@@ -159,8 +159,10 @@ def test_bad_sessions_are_refused():
     for gap in ("", "30", "0m", "half an hour", "9e9d", "٣m"):
         with pytest.raises(TalerecError, match=r"`session_gap` is .* it takes 30s, 10m, 2h or 7d"):
             tr.split_sessions(plain, gap)
-    with pytest.raises(TalerecError, match="has an earlier row of its user"):
+    with pytest.raises(TalerecError, match="has an earlier row of its session"):
         tr.every_row_split(tr.split_sessions(plain, "30m"), at(START + DAY))  # one row each
+    with pytest.raises(InvalidLogError, match="no session has three rows"):
+        tr.leave_one_out(tr.split_sessions(plain, "30m"))
     missing = pl.DataFrame({"user_id": [1], "item_id": [2], "timestamp": [3], "s": [None]})
     with pytest.raises(InvalidLogError, match="row 1: s is empty"):
         tr.Log.from_frame(missing, group="s")

@@ -81,6 +81,7 @@ from talerec.data.sessions import count_earlier_in_session as count_earlier_in_s
 from talerec.data.sessions import join_baskets as join_baskets
 from talerec.data.sessions import list_history_rows as list_history_rows
 from talerec.data.sessions import list_rows as list_rows
+from talerec.data.sessions import name_history_unit as name_history_unit
 from talerec.data.sessions import split_sessions as split_sessions
 from talerec.data.summary import count_ties as count_ties
 from talerec.data.summary import describe as describe

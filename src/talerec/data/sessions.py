@@ -71,6 +71,11 @@ def split_sessions(log: Log, session_gap: str | None = None, *, across: bool = F
     return replace(by_session, group=None, group_ids=None, owners=owners).compact()
 
 
+def name_history_unit(log: Log) -> str:
+    """Return what a log's histories belong to: "session" after `split_sessions`, or "user"."""
+    return "user" if log.owners is None else "session"
+
+
 def _check_sessions(log: Log) -> Log:
     """Return the log; InvalidLogError if it has no sessions, or one of several users.
 

@@ -16,6 +16,7 @@ from talerec.data import (
     TimeLike,
     as_log,
     count_earlier_in_session,
+    name_history_unit,
     parse_duration,
     time_to_microseconds,
 )
@@ -187,7 +188,7 @@ def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
     windows.require_both_sides(int(np.count_nonzero(train)), log.rows)
     rows = find_evaluated_rows(log, window)
     if not rows.is_case.any():
-        raise windows.no_history_error()
+        raise windows.no_history_error(name_history_unit(log))
     log = log.normalize_weights(train)
     training, items = select_training_rows(log, train)
     cases = rows.build_cases(log, items)

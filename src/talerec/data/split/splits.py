@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from talerec.data import Log, TimeLike, Vocabulary, as_log
+from talerec.data import Log, TimeLike, Vocabulary, as_log, name_history_unit
 from talerec.data.split import windows
 from talerec.data.split.cases import Cases, build_cases, select_training_rows
 from talerec.data.split.windows import TEST, VALIDATION, NoCasesError, TimeWindow
@@ -127,7 +127,8 @@ def leave_one_out(log: Log, *, refit: bool = False, target: str | None = None) -
         return _leave_target_out(log, refit, target)
     last = np.where(np.diff(log.ptr) >= 3, log.ptr[1:] - 1, -1)
     if (last < 0).all():
-        message = "no user has three rows, so leave-one-out has no case; use `time_split`"
+        unit = name_history_unit(log)
+        message = f"no {unit} has three rows, so leave-one-out has no case; use `time_split`"
         raise InvalidLogError(message, "time_split")
     return hold_out(log, "leave-one-out", last, last - (last >= 0), refit)
 

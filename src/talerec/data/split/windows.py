@@ -176,9 +176,12 @@ def no_users_error() -> NoCasesError:
     return NoCasesError("no user has rows on both sides of the point of the split")
 
 
-def no_history_error() -> NoCasesError:
-    """Return the error for a test period of every row without a row that has a history."""
-    return NoCasesError("no row from the point of the split on has an earlier row of its user")
+def no_history_error(unit: str = "user") -> NoCasesError:
+    """Return the error for a test period of every row without a row that has a history.
+
+    unit: what histories are of, "user" or "session".
+    """
+    return NoCasesError(f"no row from the point of the split on has an earlier row of its {unit}")
 
 
 def no_window_error(name: str) -> TalerecError:

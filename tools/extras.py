@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-READY_S = 120.0  # seconds that a service may take to start
+READY_S = 300.0  # seconds that a service may take to start, also on a machine that stalls
 
 #: Commands that need an extra, with inputs that do not exist: the extra is missed first.
 REFUSED = {

@@ -210,7 +210,7 @@ def use_trace(environment: Environment) -> None:
         }
         with serving(environment, **variables) as ask:
             ask()
-            is_sent.wait(30)
+            is_sent.wait(READY_S)
         server.shutdown()
     expect("/v1/traces" in paths, f"no trace was sent: {paths}")
 
@@ -241,7 +241,7 @@ def serving(environment: Environment, **variables: str) -> Iterator[Callable[[],
         yield ask
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=READY_S)
 
 
 def _wait_until_ready(process: subprocess.Popen[Any], address: str) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 import talerec as tr
 from logs import logs, quick
@@ -31,7 +32,7 @@ from talerec.models.tempo import (
     search,
 )
 from talerec.models.tempo.descriptions import describe_params
-from talerec.models.tempo.holdout_fit import HoldoutComponents, _first_entries
+from talerec.models.tempo.holdout_fit import HoldoutComponents, _first_entries, _largest_entries
 from talerec.models.tempo.query import HistoryRules, assign_segments, compute_inactivity
 from talerec.models.tempo.query_params import LAG_KNOTS, popularity_scale, scale_targets
 from talerec.runtime import threads
@@ -443,6 +444,17 @@ def long_repeat_log(users=700, items=80, length=60, seed=5) -> tr.Log:
             taken.append(int(draw.choice(taken) if is_repeat else draw.integers(items)))
             rows.append((user, taken[-1], start + step * HOUR))
     return log_of(rows)
+
+
+def test_the_largest_entries_of_a_row_come_first_and_equal_ones_by_column():
+    draw, top = np.random.default_rng(0), 6
+    values = draw.integers(0, 4, (30, 25)) / 4  # many equal values; zeros are not stored
+    rows = draw.integers(-1, 30, (40, 3))
+    listed = _largest_entries(sparse.csr_array(values), rows, top)
+    for row, columns in zip(rows.ravel(), listed.reshape(-1, top), strict=True):
+        stored = [] if row < 0 else np.flatnonzero(values[row]).tolist()
+        expected = sorted(stored, key=lambda column: (-values[row, column], column))[:top]
+        assert columns.tolist() == expected + [-1] * (top - len(expected))
 
 
 def test_every_seen_item_competes_with_the_target_if_users_repeat_items():

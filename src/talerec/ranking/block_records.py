@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from talerec.runtime import CSR, Array, float32_at, float64_at, int32_at, int64_at, template
+from talerec.runtime import (
+    CSR,
+    Array,
+    count_before,
+    float32_at,
+    float64_at,
+    int32_at,
+    int64_at,
+    template,
+)
 
 SPARSE, DENSE, IDENTITY, SEQUENCES = range(4)
 
@@ -84,7 +93,7 @@ def sequence_bounds(sequences: CSR, entry: int) -> tuple[int, int]:
 
     Sequence h has the entries sequences.indptr[h]..sequences.indptr[h + 1].
     """
-    sequence = np.searchsorted(sequences.indptr, entry, side="right") - 1
+    sequence = count_before(sequences.indptr, 0, len(sequences.indptr), entry + 1) - 1
     return sequences.indptr[sequence], sequences.indptr[sequence + 1]
 
 

@@ -36,7 +36,7 @@ from talerec.ranking import (
     make_block,
     top_items,
 )
-from talerec.runtime import Array, kernel, template
+from talerec.runtime import Array, Matrix, kernel, template
 
 _MAX_ROWS = 256  # newest rows of a history that the search looks at
 
@@ -129,9 +129,7 @@ class HoldoutComponents:
         for recency, beyond in _CANDIDATE_LISTS:
             x = Query(requests.indptr, requests.item, np.exp(-requests.lag / recency))
             yield top_items(self.weights, x, unseen, min(self.k + beyond, self.weights.items))[0]
-        shares = self.fit.snapshots.shares
-        csr = (shares.indptr.astype(np.int64), shares.indices, shares.data)
-        yield _largest_entries(*csr, latest, self.k + _POPULAR_CANDIDATES)
+        yield _largest_entries(self.fit.snapshots.shares, latest, self.k + _POPULAR_CANDIDATES)
         if self.has_repeats:
             # all of them: a target would outrank items that are left out, whatever their weights
             yield _first_entries(requests.indptr, requests.item, _MAX_ROWS)
@@ -147,29 +145,19 @@ def _first_entries(indptr: Array, item: Array, count: int) -> Array:
     return np.where(exists, item[np.minimum(at, max(len(item) - 1, 0))] if len(item) else -1, -1)
 
 
-@kernel
-def _largest_entries(indptr: Array, indices: Array, values: Array, rows: Array, top: int) -> Array:
+def _largest_entries(matrix: Matrix, rows: Array, top: int) -> Array:
     """Return the columns of the `top` largest values of rows of a CSR matrix, padded with -1.
 
-    indptr, indices, values: the matrix, popularity snapshot x item. rows: query x horizon, numbers
-    of matrix rows, -1 for none. Returns query x (horizon * top): the columns by descending value
-    for each horizon, one after the other.
+    matrix: popularity snapshot x item. rows: query x horizon, numbers of matrix rows, -1 for none.
+    Returns query x (horizon * top): the columns by descending value for each horizon, one after the
+    other; of equal values the first column comes first.
     """
-    columns = np.full((len(rows), rows.shape[1] * top), -1, np.int32)
-    best = np.empty(top)
-    for q in range(len(rows)):
-        for m in range(rows.shape[1]):
-            row, out, count = rows[q, m], columns[q, m * top : (m + 1) * top], 0
-            for e in range(indptr[row] if row >= 0 else 0, indptr[row + 1] if row >= 0 else 0):
-                if count == top and values[e] <= best[top - 1]:
-                    continue
-                at = min(count, top - 1)
-                while at > 0 and best[at - 1] < values[e]:
-                    best[at], out[at] = best[at - 1], out[at - 1]
-                    at -= 1
-                best[at], out[at] = values[e], indices[e]
-                count = min(count + 1, top)
-    return columns
+    largest = np.full((matrix.shape[0] + 1, top), -1, np.int32)  # the last row stays empty
+    for row in np.unique(rows[rows >= 0]).tolist():
+        entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        best = np.argsort(-matrix.data[entries], kind="stable")[:top]
+        largest[row, : len(best)] = matrix.indices[entries][best]
+    return largest[rows].reshape(len(rows), -1)
 
 
 _LAST_KNOT = len(LAG_KNOTS) - 1

@@ -1,4 +1,4 @@
-"""A ranker, or content, fitted on Spark beside one machine: equality, and time as a ratio.
+"""A ranker, content or tempo fitted on Spark beside one machine: equality, and time as a ratio.
 
     python benchmarks/spark_ranker.py DIR/ml-100k.inter.gz --parts slist,rules,trending
     python benchmarks/spark_ranker.py DIR/ifdb-games.csv.gz --model content --items DIR/games.csv
@@ -20,6 +20,7 @@ import numpy as np
 
 import talerec as tr
 from talerec.models.core import NO_FILTER, rank_top
+from talerec.runtime import csr_rows
 
 _SOLVED = ("tempo", "tale", "slit", "slist")  # parts that Spark fits with the local solver
 _CONF = {
@@ -40,6 +41,8 @@ def build_model(args: argparse.Namespace, *, is_local: bool) -> tr.Model:
     """Return the model to fit, whose solved parts have the local solver on one machine."""
     if args.model == "content":
         return tr.Content()
+    if args.model == "tempo":
+        return tr.Tempo(solver="local" if is_local else "auto", content="off")
     parts = args.parts.split(",")
     if is_local:
         parts = [f"{part}(solver=local)" if part in _SOLVED else part for part in parts]
@@ -65,6 +68,19 @@ def compare_lists(model: tr.Model, expected: tr.Model, log: tr.Log, n_users: int
         )
 
 
+def compare_weights(model: tr.Model, expected: tr.Model) -> None:
+    """Print how many weights of tempo differ, and which learned arrays."""
+    ours, theirs = (csr_rows(each.weights) for each in (model, expected))
+    if not np.array_equal(ours.indices, theirs.indices):
+        print("weights lead between other items")
+        return
+    n_differing = np.count_nonzero(ours.values != theirs.values)
+    print(f"weights that differ: {n_differing:,} of {len(ours.values):,}")
+    learned, reference = (each.fitted.weights.query_arrays for each in (model, expected))
+    names = [name for name in reference if not np.array_equal(learned[name], reference[name])]
+    print(f"learned arrays that differ: {', '.join(names) or 'none'} (of {len(reference)})")
+
+
 def compare_learned(model: tr.Model, expected: tr.Model) -> None:
     """Print which of the ranker's arrays differ: trees, verdicts, times of rows."""
     ours, theirs = (each.fitted.weights.query_arrays for each in (model, expected))
@@ -77,7 +93,7 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("log", type=Path)
-    parser.add_argument("--model", choices=["ranker", "content"], default="ranker")
+    parser.add_argument("--model", choices=["ranker", "content", "tempo"], default="ranker")
     parser.add_argument("--parts", default="tempo,sknn,rules,markov,trending")
     parser.add_argument("--items", type=Path, help="the item table (content)")
     parser.add_argument("--users", type=int, default=10_000, help="whose lists are compared")
@@ -96,6 +112,8 @@ def main() -> None:
         print(f"processor time of Spark over that of one machine: {cluster / local:.1f}")
         if args.model == "ranker":
             compare_learned(model, expected)
+        if args.model == "tempo":
+            compare_weights(model, expected)
         compare_lists(model, expected, whole, args.users)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from test_tasks import (
     in_partitions,
     plan_counting,
@@ -27,8 +28,8 @@ from talerec.models.core import holdout
 from talerec.models.tempo import TimedRows, build_snapshots
 from talerec.models.tempo.tie_order import find_tie_order
 from talerec.runtime import dense
-from talerec.spark import messages, tempo_tasks, triangles
-from talerec.spark.gram import build_tempo_terms
+from talerec.spark import messages, tasks, tempo_tasks, triangles
+from talerec.spark.gram import build_tempo_terms, create_file
 
 PARTITIONS = 3
 
@@ -181,3 +182,63 @@ def test_both_directions_of_a_pair_meet_where_their_difference_is_shrunk(tmp_pat
     assert triangles.count_k_entries(folder, 3, n, share) == np.count_nonzero(K)
     diagonal = np.concatenate(list(messages.map_arrays(folder, "diagonal", 3)))
     np.testing.assert_array_equal(diagonal, whole.G.diagonal()[item])
+
+
+def solve_in_tasks(tempo, log, folder, max_bytes: int):
+    """Return the weights that tasks solve from partitions of a log, source x target."""
+    rows, item = in_partitions(log, folder / "rows"), ranks(log).astype(np.int32)
+    rows = with_trends(rows, tempo, folder / "rows")
+    n, path = rows.n_items, str(folder)
+    owners, targets = np.array([0, n // 5, n // 2, n]), np.array([0, n // 3, n])
+    builder = partial(build_tempo_terms, tempo, tempo.measure(log))
+    sum_all_owners(plan_counting(builder, rows, folder, owners, PARTITIONS))
+    messages.save_array(folder, "position", item)
+    row_counts, diagonal = (
+        np.concatenate(list(messages.map_arrays(folder, name, 3)))
+        for name in ("row_count", "diagonal")
+    )
+    indptr = np.concatenate([[0], np.cumsum(row_counts)])
+    column_counts = messages.map_arrays(folder, "column_count", 3)
+    degree_rank = tasks.rank_by_degree(row_counts, column_counts, item)
+    arrays = {"indptr": indptr, "degree_rank": degree_rank}
+    for name, array in {**arrays, "ridge": diagonal + tempo.penalty(diagonal)}.items():
+        messages.save_array(folder, name, array)
+    for name, size in (("column", 4), ("value", 8)):
+        create_file(folder / f"{name}.raw", int(indptr[-1]) * size)
+    for block in range(3):
+        tasks.save_owned_counts(block, int(owners[block]), path)
+        tasks.write_block(block, int(indptr[owners[block]]), path)
+    messages.save_array(folder, "owned", sum(messages.map_arrays(folder, "owned", 3)))
+    simultaneous = sum(float(x[0]) for x in messages.map_arrays(folder, "simultaneous", PARTITIONS))
+    share = triangles.direction_stats(path, 3, simultaneous).reverse_share(tempo.shrinkage)
+    n_entries = triangles.count_k_entries(path, 3, n, share)
+    limits = (tempo.neighbors, n_entries, max_bytes)
+    plan = triangles.SolvePlan(targets, np.array([0, n]), owners, share, None, path, *limits)
+    sent = [b for x in range(3) for b in triangles.send_target_entries(x, plan, n)]
+    weights = [b for x in range(2) for b in tasks.send_weights(sent_to(x, sent), x, plan)]
+    types = (np.int32, np.int32, np.float32)
+    source, target, weight = messages.concatenate_messages(weights, *types)
+    return sparse.csr_array((weight, (source, target)), shape=(n, n))
+
+
+def assert_same_solution(log, folder, max_bytes: int, **params) -> None:
+    """The weights of tasks are those of one machine to the last bit."""
+    tempo = tr.Tempo(solver="local", **params)
+    tempo = tempo.with_tie_order(tempo.measure(log).tie_order)
+    ours, theirs = solve_in_tasks(tempo, log, folder, max_bytes), tempo.solution(tempo.gram(log))
+    theirs = sparse.csr_array(theirs.weights)
+    np.testing.assert_array_equal(ours.indptr, theirs.indptr)
+    np.testing.assert_array_equal(ours.indices, theirs.indices)
+    np.testing.assert_array_equal(ours.data, theirs.data)
+
+
+@pytest.mark.parametrize("max_bytes", [10**9, 20_000])
+def test_weights_of_tasks_are_those_of_one_machine(tmp_path, max_bytes):
+    """Also if a task reads G in pieces."""
+    assert_same_solution(skewed_log(6_000), tmp_path, max_bytes, neighbors=12)
+
+
+@pytest.mark.slow
+def test_weights_of_a_real_log_are_those_of_one_machine(tmp_path, data):
+    """The share of reversed pairs is a sum over 11 million pairs here, most of them tiny."""
+    assert_same_solution(tr.read_log(data / "ifdb-games.csv.gz"), tmp_path, 10**9)

@@ -67,7 +67,7 @@ def check(
         items = candidates.items[h, : candidates.counts[h]].tolist()
         history = histories.item[histories.start[h] : histories.stop[h]].tolist()
         listed = [list(part[h])[:100] for part in allowed[: len(stage.parts)]]
-        if stage.joins_history and not mask.hide:
+        if stage.joins_history and not mask.hide_seen:
             recent = [i for i in dict.fromkeys(reversed(history)) if i >= 0]
             if len(mask.allowed):
                 recent = [i for i in recent if mask.allowed[i]]

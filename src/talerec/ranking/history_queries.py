@@ -95,10 +95,10 @@ def _latest_rows(
     `max_history` are read, and the result's entries ptr[q]..ptr[q + 1]. marks: a 0 for every item,
     left so.
     """
-    room = 0
+    capacity = 0
     for q in range(len(start)):
-        room += min(stop[q] - start[q], max_history)
-    ptr, rows = np.zeros(len(start) + 1, np.int64), np.empty(room, np.int64)
+        capacity += min(stop[q] - start[q], max_history)
+    ptr, rows = np.zeros(len(start) + 1, np.int64), np.empty(capacity, np.int64)
     for q in range(len(start)):
         low = max(start[q], stop[q] - max_history)
         ptr[q + 1] = list_latest_rows(item, low, stop[q], marks, rows, ptr[q])

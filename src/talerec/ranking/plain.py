@@ -29,7 +29,7 @@ def rank_plainly(weights: Weights, query: Query, mask: Mask, k: int) -> Ranked:
             is_listed = ~np.isnan(values) & ~((values == 0) & np.signbit(values))
         if len(mask.allowed):
             is_listed &= mask.allowed != 0
-        if mask.hide:
+        if mask.hide_seen:
             history = mask.item[mask.start[q] : mask.stop[q]]
             is_listed[history[history >= 0]] = False
         listed = np.flatnonzero(is_listed)

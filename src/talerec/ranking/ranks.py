@@ -52,7 +52,7 @@ class Mask(NamedTuple):
     start: Array  # query q has the history item[start[q]:stop[q]]
     stop: Array
     item: Array  # -1: an unknown item
-    hide: bool  # whether a list must not contain its query's history
+    hide_seen: bool  # whether a list must not contain its query's history
 
     @classmethod
     def make(cls, histories: Histories, *, hide_seen: bool, allowed: Array | None = None) -> Mask:
@@ -82,7 +82,7 @@ def borrow_mask(mask: Mask) -> Mask:
     history, which lists may have to leave out.
     """
     start, stop, item = borrow(mask.start), borrow(mask.stop), borrow(mask.item)
-    return Mask(borrow(mask.allowed), start, stop, item, mask.hide)
+    return Mask(borrow(mask.allowed), start, stop, item, mask.hide_seen)
 
 
 class RankScratch(NamedTuple):
@@ -133,11 +133,11 @@ def rank_with_dense_scores(
     """
     weights, query, mask = borrow_weights(weights), borrow_query(query), borrow_mask(mask)
     store, seen = borrow_dense(scratch.store), borrow(scratch.seen)
-    flags = ItemFlags(mask.allowed, seen[: len(seen) if mask.hide else 0])
+    flags = ItemFlags(mask.allowed, seen[: len(seen) if mask.hide_seen else 0])
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         add_query(weights, sources, query.share[query.ptr[q] : query.ptr[q + 1]], store)
-        if mask.hide or len(targets):
+        if mask.hide_seen or len(targets):
             mark_seen(mask, q, seen, 1)
         target = find_target(get_dense, store, flags, targets[q] if len(targets) else -1)
         seen_above = 0
@@ -151,7 +151,7 @@ def rank_with_dense_scores(
         out.counts[q] = sort_top_k(top, state.size)
         if len(targets):
             write_ranks(out.ranks[q], target, state.above, state.above - seen_above, seen)
-        if mask.hide or len(targets):
+        if mask.hide_seen or len(targets):
             mark_seen(mask, q, seen, 0)
 
 

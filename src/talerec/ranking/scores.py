@@ -201,12 +201,12 @@ def _reserve(store: HashScores, more: int) -> None:
     Its items are then placed again. It has at least twice as many slots as items, but not many
     more: a small table stays in the cache.
     """
-    most = min(store.state[_SIZE] + more, len(store.items))
+    capacity = min(store.state[_SIZE] + more, len(store.items))
     size = store.state[_SLOTS]
-    if size >= 2 * most or size == len(store.slots):
+    if size >= 2 * capacity or size == len(store.slots):
         return
     store.slots[:size] = 0
-    while size < 2 * most and size < len(store.slots):
+    while size < 2 * capacity and size < len(store.slots):
         size *= 2
     store.state[_SLOTS] = size
     for c in range(store.state[_SIZE]):

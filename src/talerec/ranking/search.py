@@ -74,12 +74,12 @@ def rank_with_hash_scores(
     """
     blocks, query, mask = borrow(weights.blocks), borrow_query(query), borrow_mask(mask)
     store, seen = borrow_hash(scratch.store), borrow(scratch.seen)
-    flags = ItemFlags(mask.allowed, seen[: len(seen) if mask.hide else 0])
+    flags = ItemFlags(mask.allowed, seen[: len(seen) if mask.hide_seen else 0])
     for q in range(a, b):
         sources = query.source[query.ptr[q] : query.ptr[q + 1]]
         shares = query.share[query.ptr[q] : query.ptr[q + 1]]
         top = TopK(borrow(out.items[q]), borrow(out.scores[q]))
-        if mask.hide or len(targets):
+        if mask.hide_seen or len(targets):
             mark_seen(mask, q, seen, 1)
         if len(targets) == 0 and _has_bounds(blocks):
             size = _search(blocks, sources, shares, store, flags, top)
@@ -96,7 +96,7 @@ def rank_with_hash_scores(
         if len(targets):
             write_ranks(out.ranks[q], target, state.above, state.above - seen_above, seen)
         clear_hash(store)
-        if mask.hide or len(targets):
+        if mask.hide_seen or len(targets):
             mark_seen(mask, q, seen, 0)
 
 
@@ -154,24 +154,24 @@ def _search(
     """Add sources until the top k are certain to be among a few items, which get the rest.
 
     blocks: the weights B. sources: numbers of rows of B, with shares that multiply them. store: a
-    hash table of scores, empty on entry. flags: the items that may be listed. Returns how many
-    items are left at the front of the store, with complete scores. `top` is scratch here: the
-    caller ranks the items that are left.
+    hash table of scores, empty on entry. flags: the items that may be listed. Returns the
+    number of items kept at the front of the store, with complete scores. `top` is scratch here: the
+    caller ranks the kept items.
     """
     rest, work = _remaining_bounds(blocks, sources, shares, len(store.items))
     check = rest[0] * _FIRST_CHECK
     for x in range(len(sources)):
         if rest[x] < check and work[x] > hash_size(store):
             check = rest[x] * _NEXT_CHECK
-            most = work[x] // (_LOOKUP_COST * (len(sources) - x))
-            left = _keep_possible(store, flags, rest[x] * _ROUNDING, top, most)
-            if left > 0:
-                for c in range(left):
+            limit = work[x] // (_LOOKUP_COST * (len(sources) - x))
+            n_kept = _keep_possible(store, flags, rest[x] * _ROUNDING, top, limit)
+            if n_kept > 0:
+                for c in range(n_kept):
                     for y in range(x, len(sources)):
                         store.scores[c] += _contribution(
                             blocks, sources[y], shares[y], store.items[c]
                         )
-                return left
+                return n_kept
         add_source(blocks, sources[x : x + 1], shares[x : x + 1], store)
     return hash_size(store)
 
@@ -197,12 +197,12 @@ def _remaining_bounds(
 
 
 @template
-def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, most: int) -> int:
+def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, limit: int) -> int:
     """Keep only the items that may be in the top k after any score changes by up to `rest`.
 
     store: a hash table of items and scores so far; flags: the items that may be listed. The items
-    that stay move to its front; `top` is overwritten. Returns how many stay; 0, with the store
-    unchanged, if they are more than `most`, or if an item without a score might enter. The table's
+    that stay move to its front; `top` is overwritten. Returns their number; 0, with the store
+    unchanged, if they are more than `limit`, or if an item without a score might enter. The table's
     slots are wrong afterwards: nothing may be added by item.
     """
     items, scores, size, k = store.items, store.scores, hash_size(store), len(top.items)
@@ -210,17 +210,17 @@ def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, 
     listed = sort_top_k(top, _scan_scores(store, size, no_target, top, flags).size)
     if listed < k or top.scores[k - 1] - rest <= rest:
         return 0
-    threshold, left = top.scores[k - 1] - 2 * rest, 0
+    threshold, n_kept = top.scores[k - 1] - 2 * rest, 0
     for c in range(size):
-        left += scores[c] >= threshold
-    if left > most:
+        n_kept += scores[c] >= threshold
+    if n_kept > limit:
         return 0
-    left = 0
+    n_kept = 0
     for c in range(size):
         if scores[c] >= threshold and is_listable(flags, items[c]):
-            items[left], scores[left] = items[c], scores[c]
-            left += 1
-    return left
+            items[n_kept], scores[n_kept] = items[c], scores[c]
+            n_kept += 1
+    return n_kept
 
 
 @template

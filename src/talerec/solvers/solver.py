@@ -156,20 +156,20 @@ def choose_solver(gram: Gram, penalty: Array) -> str:
     density of G and the free memory. gram: G and K of (G + diag(penalty)) B = K, items x items.
     """
     n = gram.items
-    room = memory.available_bytes()
+    free_bytes = memory.available_bytes()
     needed = 2 * n * n * 4
-    fits = needed < 0.9 * room
+    fits = needed < 0.9 * free_bytes
     faint = penalty.mean() < _FAINT * gram.G.diagonal().mean()
     if n <= _EXACT_UP_TO:
         solver, reason = "exact", f"up to {_EXACT_UP_TO:,} items it takes seconds"
-    elif faint and n <= _FAINT_UP_TO and 2 * needed < 0.9 * room:
+    elif faint and n <= _FAINT_UP_TO and 2 * needed < 0.9 * free_bytes:
         solver, reason = "exact", "so small a penalty needs every source"
     elif gram.density < _DENSE:
         solver, reason = "local", f"{gram.density:.1%} of the Gram is filled"
     elif fits:
         solver, reason = "exact", f"{gram.density:.1%} of the Gram is filled, and it fits"
     else:
-        sizes = f"{memory.format_bytes(needed)} of {memory.format_bytes(room)}"
+        sizes = f"{memory.format_bytes(needed)} of {memory.format_bytes(free_bytes)}"
         solver, reason = "local", f"exact needs {sizes}"
     logger.info("solver auto: %s for %s items (%s)", solver, f"{n:,}", reason)
     return solver

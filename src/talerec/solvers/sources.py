@@ -93,20 +93,20 @@ def clear_column(equations: NormalEquations, j: int, right: Array) -> None:
 
 
 @kernel
-def keep_largest(gain: Array, item: Array, count: int, room: int) -> int:
-    """Move the `room` items of largest gain to the front of `item`, in their order.
+def keep_largest(gain: Array, item: Array, count: int, k: int) -> int:
+    """Move the k items of largest gain to the front of `item`, in their relative order.
 
-    gain: a number per entry of `item`; the first `count` entries of both are read, and `gain` is
-    not moved. Of equal gains at the threshold, the first items stay. Returns how many are left:
-    `room`, or `count` if smaller.
+    gain: a number per entry of `item`; the first `count` entries of both are read. `gain` is
+    unchanged, so it no longer lines up with `item`. Of equal gains at the threshold, the first
+    items stay. Returns how many are kept: k, or `count` if smaller.
     """
-    if count <= room:
+    if count <= k:
         return count
-    threshold = kth_largest(gain[:count], room)
+    threshold = kth_largest(gain[:count], k)
     above = 0
     for c in range(count):
         above += gain[c] > threshold
-    size, equal = 0, room - above
+    size, equal = 0, k - above
     for c in range(count):
         if gain[c] > threshold or (gain[c] == threshold and equal > 0):
             equal -= gain[c] == threshold
@@ -129,29 +129,27 @@ def round_sum(value: float) -> float:
 
 @template
 def _keep_best(
-    candidates: SourceCandidates, diagonal: Array, source: Array, count: int, room: int
+    candidates: SourceCandidates, diagonal: Array, source: Array, count: int, k: int
 ) -> int:
-    """Move the `room` sources of largest gain to the front of `source`; return how many.
+    """Move the k sources of largest gain to the front of `source`; return how many are kept.
 
     source: `count` ranks (the solver's item numbers). The gain of source i is K_ij^2 / diagonal_i,
     rounded, with the target's column of K in candidates.right and the diagonal of G plus the
-    penalty in `diagonal`; candidates.gain is overwritten. All stay if there are no more than
-    `room`; of equal gains the first stay.
+    penalty in `diagonal`; candidates.gain is overwritten. All stay if there are no more than k; of
+    equal gains the first stay.
     """
     for c in range(count):
         gain = candidates.right[source[c]] ** 2 / diagonal[source[c]]
         candidates.gain[c] = round_sum(gain)
-    return keep_largest(candidates.gain, source, count, room)
+    return keep_largest(candidates.gain, source, count, k)
 
 
 @template
-def _list_sources(
-    equations: NormalEquations, j: int, room: int, candidates: SourceCandidates
-) -> int:
-    """Write the sources of target j, at most `room`, to candidates.sources; return how many.
+def _list_sources(equations: NormalEquations, j: int, k: int, candidates: SourceCandidates) -> int:
+    """Write the sources of target j, at most k, to candidates.sources; return how many.
 
     Sources are the ranks of items other than j with a nonzero entry in column j of K; if there are
-    more than `room`, those with the largest gain K_ij^2 / (G_ii + penalty_i) stay. candidates.right
+    more than k, those with the largest gain K_ij^2 / (G_ii + penalty_i) stay. candidates.right
     has column j of K on entry. equations: (G + diag(penalty)) B = K; a rank is the solver's number
     of an item.
     """
@@ -160,7 +158,7 @@ def _list_sources(
         if K.indices[x] != j and K.values[x] != 0.0:
             candidates.sources[count] = equations.rank[K.indices[x]]
             count += 1
-    return _keep_best(candidates, equations.diagonal, candidates.sources, count, room)
+    return _keep_best(candidates, equations.diagonal, candidates.sources, count, k)
 
 
 @template
@@ -178,25 +176,25 @@ def _drop_costly(
         work += equations.lengths[candidates.sources[c]]
     if work <= _WORK:
         return count
-    room = max(least, count * _WORK // work)
-    return _keep_best(candidates, equations.diagonal, candidates.sources, count, room)
+    k = max(least, count * _WORK // work)
+    return _keep_best(candidates, equations.diagonal, candidates.sources, count, k)
 
 
 @template
 def _choose_support(
-    diagonal: Array, candidates: SourceCandidates, count: int, target: int, room: int
+    diagonal: Array, candidates: SourceCandidates, count: int, target: int, capacity: int
 ) -> int:
     """Write the sources to solve together to candidates.support; return how many.
 
-    These are up to `room` of the `count` candidates.sources, those with the largest gain K_ij^2 /
-    diagonal_i, in their order, and then the rank `target` of the target itself, unless it is -1 or
-    there is no room. diagonal: of G plus the penalty.
+    These are up to `capacity` of the `count` candidates.sources, those with the largest gain K_ij^2
+    / diagonal_i, in their order, and then the rank `target` of the target itself, unless it is -1
+    or they fill the capacity. diagonal: of G plus the penalty.
     """
     support = candidates.support
     copy_range(candidates.sources, support, 0, count)
-    others = room - 1 if target >= 0 and room > 1 else room
+    others = capacity - 1 if target >= 0 and capacity > 1 else capacity
     size = _keep_best(candidates, diagonal, support, count, others)
-    if target >= 0 and size < room:
+    if target >= 0 and size < capacity:
         support[size] = target
         size += 1
     return size

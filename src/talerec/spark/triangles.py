@@ -161,9 +161,9 @@ def _sum_owner_entries(
     equations: S and T have, per training example, the weights of its source and its target items.
     """
     column, value = rows.indices, rows.values
-    room, end = len(column), 0
-    indptr, indices = np.zeros(len(ptr), np.int64), np.empty(room, np.int32)
-    values, sums = np.empty((room, 3)), np.zeros((n_items, len(shares), 3))
+    capacity, end = len(column), 0
+    indptr, indices = np.zeros(len(ptr), np.int64), np.empty(capacity, np.int32)
+    values, sums = np.empty((capacity, 3)), np.zeros((n_items, len(shares), 3))
     last_owner, spare = np.full(n_items, -1, np.int32), np.empty(n_items, np.int32)
     touched = np.empty(n_items, np.int32)
     for r in range(len(ptr) - 1):

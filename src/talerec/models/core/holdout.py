@@ -72,8 +72,8 @@ def split_holdout(log: Log, *, every_item: bool = False) -> Holdout | None:
     target_mask = sample_target_items(len(log.items), every_item=every_item)
     eligible = cut.eligible_users(target_mask)
     sampled = (sample_users(users, log.rows) for users in eligible)
-    most = _MAX_BASKET_USERS if log.has_baskets else _MAX_SAMPLE
-    current_users, delayed_users = (spread_sample(users, most) for users in sampled)
+    limit = _MAX_BASKET_USERS if log.has_baskets else _MAX_SAMPLE
+    current_users, delayed_users = (spread_sample(users, limit) for users in sampled)
     train = cut.training_rows(current_users)
     in_train = np.bincount(train.item, minlength=len(train.items)) > 0
     current = select_answerable(cut.current_queries(current_users), in_train & target_mask)

@@ -357,21 +357,21 @@ def _apply_limits(lists: TopItems, limits: tuple[ColumnLimit, ...], k: int) -> T
         return TopItems(lists.items[:, :k], lists.scores[:, :k], np.minimum(lists.counts, k))
     top = TopItems.empty(len(lists.items), k)
     codes = np.stack([limit.codes for limit in limits])
-    most = np.array([limit.limit for limit in limits])
+    max_counts = np.array([limit.limit for limit in limits])
     used = np.zeros((len(limits), int(codes.max(initial=0)) + 1), np.int64)
-    _take_within_limits(lists, codes, most, used, top)
+    _take_within_limits(lists, codes, max_counts, used, top)
     return top
 
 
 @kernel
 def _take_within_limits(
-    lists: TopItems, codes: Array, most: Array, used: Array, top: TopItems
+    lists: TopItems, codes: Array, max_counts: Array, used: Array, top: TopItems
 ) -> None:
     """Fill `top` from the front of each list with items within the limits.
 
     lists : item positions, scores and lengths, a row per list, best first
     codes : limits x items, the code of each item's value in a column; -1 is not limited
-    most  : of each limit, how many items of a list may share a value
+    max_counts : of each limit, how many items of a list may share a value
     used  : limits x values, counts of the items taken; all 0 on entry and on return
     top   : the result; its number of columns is the longest list to fill
     """
@@ -382,14 +382,14 @@ def _take_within_limits(
                 break
             item = lists.items[h, position]
             fits = True
-            for c in range(len(most)):
-                fits = fits and (codes[c, item] < 0 or used[c, codes[c, item]] < most[c])
+            for c in range(len(max_counts)):
+                fits = fits and (codes[c, item] < 0 or used[c, codes[c, item]] < max_counts[c])
             if fits:
                 top.items[h, n], top.scores[h, n] = item, lists.scores[h, position]
                 n += 1
-                for c in range(len(most)):
+                for c in range(len(max_counts)):
                     used[c, max(codes[c, item], 0)] += codes[c, item] >= 0
         top.counts[h] = n
         for x in range(n):
-            for c in range(len(most)):
+            for c in range(len(max_counts)):
                 used[c, max(codes[c, top.items[h, x]], 0)] = 0

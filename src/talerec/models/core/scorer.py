@@ -69,7 +69,7 @@ class Scorer(ABC):
         mask: which items may be listed for each history.
         """
         lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
-        return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide)
+        return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide_seen)
 
     def explain_lists(
         self, histories: Histories, lists: TopItems, n_reasons: int,

@@ -146,7 +146,7 @@ class FirstStage:
         history, -1 for none, whose ranks in the parts' lists are computed.
         """
         n_items = self._stack.items
-        n_recent = _RECENT if self.joins_history and not mask.hide else 0
+        n_recent = _RECENT if self.joins_history and not mask.hide_seen else 0
         size, k = min(self.size, n_items), min(_LIST, n_items)
         items, counts = np.full((len(histories), size), -1, np.int32), np.zeros(len(histories), int)
         limits = _Limits(len(self.parts), k, min(_RANKED, n_items), n_recent)
@@ -266,7 +266,7 @@ def _fill_candidates(
     """
     table, scratch, mask = borrow_stack(table), borrow_scratch(scratch), borrow_mask(mask)
     n_parts, n_items, seen = len(table.base_row), len(scratch.seen), scratch.seen
-    flags = ItemFlags(mask.allowed, seen[: n_items if mask.hide else 0])
+    flags = ItemFlags(mask.allowed, seen[: n_items if mask.hide_seen else 0])
     lists = _Lists(
         np.empty((n_parts, limits.ranked), np.int32), np.empty((n_parts, limits.ranked)),
         np.zeros(n_parts, np.int64), np.empty((n_parts, limits.listed), np.int32),
@@ -335,7 +335,7 @@ def _join_lists(
             end = _add_entry(lists, lists.listed[p, r], r, end)
     for x in range(proposed.shape[1]):
         item = proposed[q, x]
-        if item >= 0 and not (mask.hide and seen[item]):
+        if item >= 0 and not (mask.hide_seen and seen[item]):
             end = _add_entry(lists, item, x % (proposed.shape[1] // 2), end)
     rank, r = 0, mask.stop[q] - 1
     while rank < limits.recent and r >= mask.start[q]:

@@ -270,12 +270,12 @@ class Ranker(_RankerState):
             some, shown = requests.take(rows), select_mask(mask, rows)
             some_targets = None if targets is None else targets[rows]
             for hide_seen in (False, True):
-                if hide_seen != mask.hide and targets is None:
+                if hide_seen != mask.hide_seen and targets is None:
                     continue
-                length = k if hide_seen == mask.hide else 0
+                length = k if hide_seen == mask.hide_seen else 0
                 which = shown._replace(hide=hide_seen)
                 answer = self._rank_kind(kind, some, which, length, some_targets)
-                if hide_seen == mask.hide:
+                if hide_seen == mask.hide_seen:
                     items[rows], scores[rows], counts[rows] = answer[:3]
                 if targets is not None:
                     ranks[rows, int(hide_seen)] = answer.ranks
@@ -285,12 +285,16 @@ class Ranker(_RankerState):
         self, kind: int, requests: Requests, mask: Mask, k: int, targets: Array | None
     ) -> Ranked:
         """Return the lists of requests of one kind; ranks has one column, for the mask's lists."""
-        second = self._state.find_second(kind, hide_seen=mask.hide)
+        second = self._state.find_second(kind, hide_seen=mask.hide_seen)
         if second is not None:
             return Ranked(*second.rank(requests, mask, k, targets))
-        part = self._state.best_part(kind, hide_seen=mask.hide)
+        part = self._state.best_part(kind, hide_seen=mask.hide_seen)
         answer = part.rank_masked(requests.histories, mask, k, targets)
-        return answer if targets is None else answer._replace(ranks=answer.ranks[:, int(mask.hide)])
+        return (
+            answer
+            if targets is None
+            else answer._replace(ranks=answer.ranks[:, int(mask.hide_seen)])
+        )
 
     def row_weights(self, history: Histories) -> Array | None:
         """Return how much each row of one history counts for the first part; None if unknown."""
@@ -312,7 +316,7 @@ class Ranker(_RankerState):
                 each = explain_by_trees(second, requests, items, is_scored, scored)
                 return join_explanations(histories, lists, [each], n_reasons)
         lists = TopItems(*self.rank_masked(histories, mask, k)[:3])
-        return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide)
+        return self.explain_lists(histories, lists, n_reasons, hide_seen=mask.hide_seen)
 
     def explain_lists(
         self, histories: Histories, lists: TopItems, n_reasons: int,

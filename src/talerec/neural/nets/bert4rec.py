@@ -99,6 +99,6 @@ def draw_masked_rows(batch: Batch, share: float, rng: np.random.Generator) -> Ar
     last: Array = column == (batch.lengths - 1)[:, None]
     if rng.random() < _LAST_ONLY:
         return last
-    hide: Array = (rng.random(last.shape) < share) & (column < batch.lengths[:, None])
-    hide |= last & ~hide.any(1, keepdims=True)
-    return hide
+    is_masked: Array = (rng.random(last.shape) < share) & (column < batch.lengths[:, None])
+    is_masked |= last & ~is_masked.any(1, keepdims=True)
+    return is_masked

@@ -269,4 +269,4 @@ def test_the_demo_prints_commands_as_it_was_started(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [started, "demo"])
     monkeypatch.setenv("PATH", str(program.parent) if on_path else str(tmp_path))
-    assert demo._program_name() == typed
+    assert demo._find_program_name() == typed

@@ -304,13 +304,13 @@ def test_completion_without_source_files_offers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completion, "_FOLDER", tmp_path / "nothing")
-    for cached in (completion._model_sources, completion._default_model):
+    for cached in (completion._read_model_sources, completion._find_default_model):
         cached.cache_clear()
     try:
         assert offered("talerec fit log.csv --model ") == []
         assert offered("talerec fit log.csv --set ") == []
     finally:
-        for cached in (completion._model_sources, completion._default_model):
+        for cached in (completion._read_model_sources, completion._find_default_model):
             cached.cache_clear()
 
 

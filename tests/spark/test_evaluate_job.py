@@ -141,13 +141,13 @@ def test_validation_rows_begin_at_the_same_time(session, tmp_path):
     stats = log_stats.read_stats(run, write(rows, tmp_path / "log"), options)
     log = tr.Log.from_frame(rows)
     for when in np.quantile(log.time, [0.002, 0.9]).astype(int).tolist():
-        start = evaluate_job._validation_start(run, stats, when)
+        start = evaluate_job._find_validation_start(run, stats, when)
         assert start == splits.find_earlier_cut(log, when)
     for share in (0.001, 0.1, 0.5, 0.999):
-        start = evaluate_job._last_rows_start(run, stats, share)
+        start = evaluate_job._find_last_rows_start(run, stats, share)
         assert start == every_row.find_cutoff(log, f"last:{share:%}")
     with pytest.raises(TalerecError, match="no row lies before the point of the split"):
-        evaluate_job._validation_start(run, stats, int(log.time.min()))
+        evaluate_job._find_validation_start(run, stats, int(log.time.min()))
 
 
 def test_unsupported_models_splits_and_options_are_refused_in_one_line(session, tmp_path):

@@ -263,14 +263,14 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     files: dict[str, dict[str, Any]] = {}
     for name, array in bundle.arrays.items():
         values, packing = pack_array(np.ascontiguousarray(array))
-        entry = _write_file(folder, name, ".npy", _array_parts(values))
+        entry = _write_file(folder, name, ".npy", _split_array(values))
         files[name] = {**entry, "dtype": values.dtype.str, "shape": list(values.shape)}
         files[name] |= {} if packing is None else {"packing": packing}
     for name, table in bundle.tables.items():
         buffer = io.BytesIO()
         table.write_parquet(buffer)
         files[name] = _write_file(folder, name, ".parquet", [buffer.getvalue()])
-    write_manifest(folder, _manifest_text(bundle.facts, files), files)
+    write_manifest(folder, _encode_manifest(bundle.facts, files), files)
 
 
 def write_manifest(folder: Path, text: bytes, files: dict[str, dict[str, Any]]) -> None:
@@ -289,7 +289,7 @@ def write_manifest(folder: Path, text: bytes, files: dict[str, dict[str, Any]]) 
         _remove_unlisted(folder, {entry["file"] for entry in files.values()})
 
 
-def _manifest_text(facts: dict[str, Any], files: dict[str, Any]) -> bytes:
+def _encode_manifest(facts: dict[str, Any], files: dict[str, Any]) -> bytes:
     """Return the manifest as JSON bytes: the facts, the files' entries, versions and its hash.
 
     `facts` are JSON values about the model, with its parameters under "params"; `files` has, by
@@ -302,7 +302,7 @@ def _manifest_text(facts: dict[str, Any], files: dict[str, Any]) -> bytes:
         "params": {name: "inf" if value == math.inf else value for name, value in params},
         "files": files,
         "saved": datetime.now(UTC).isoformat(),
-        "versions": _library_versions(),
+        "versions": _find_library_versions(),
     }
     content["version"] = integrity.manifest_version(content)
     return json.dumps(content, indent=2, allow_nan=False).encode()
@@ -311,7 +311,7 @@ def _manifest_text(facts: dict[str, Any], files: dict[str, Any]) -> bytes:
 _Parts = list[bytes | memoryview]
 
 
-def _array_parts(values: Array) -> _Parts:
+def _split_array(values: Array) -> _Parts:
     """Return an array as the pieces of an .npy file: its header, then its bytes, not copied."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
@@ -362,7 +362,7 @@ def _undo(folder: Path, files_before: set[str]) -> None:
         (folder / LOCK).unlink(missing_ok=True)
 
 
-def _library_versions() -> dict[str, str]:
+def _find_library_versions() -> dict[str, str]:
     """Return the versions of Python, talerec and the installed libraries it uses, by name."""
     versions = {"python": platform.python_version(), "talerec": __version__}
     for package in ("numpy", "scipy", "numba", "polars"):

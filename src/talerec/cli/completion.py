@@ -39,7 +39,9 @@ def complete_models(context: typer.Context, incomplete: str) -> Offers:
 
     For a shell that completes --model; `context` is not used.
     """
-    models = sorted((model.name, model.help) for model in _model_sources().values() if model.name)
+    models = sorted(
+        (model.name, model.help) for model in _read_model_sources().values() if model.name
+    )
     return [(name, help) for name, help in models if name.startswith(incomplete)]
 
 
@@ -48,15 +50,15 @@ def complete_settings(context: typer.Context, incomplete: str) -> Offers:
 
     The parameters are those of the model that --model names, else of the default model.
     """
-    named = context.params.get("model") or [_default_model()]
+    named = context.params.get("model") or [_find_default_model()]
     name = named if isinstance(named, str) else named[-1]
-    sources = _model_sources()
+    sources = _read_model_sources()
     model = next((source for source in sources.values() if source.name == name), None)
     if model is None:
         return []
     offers = [
         (f"{parameter}={value}", help)
-        for parameter, (help, values) in _all_parameters(model, sources).items()
+        for parameter, (help, values) in _list_parameters(model, sources).items()
         for value in values or ("",)
     ]
     return [(offer, help) for offer, help in offers if offer.startswith(incomplete)]
@@ -72,7 +74,7 @@ class _ModelSource:
     parameters: Parameters  # help text and choices of those that the class declares itself
 
 
-def _all_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Parameters:
+def _list_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Parameters:
     """Return the help text and choices of each parameter of a model, inherited ones included.
 
     `sources` are all classes by name. Where the model declares a parameter without help text and
@@ -80,7 +82,7 @@ def _all_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Pa
     """
     parameters = dict(model.parameters)
     for base in model.bases:
-        inherited = _all_parameters(sources[base], sources) if base in sources else {}
+        inherited = _list_parameters(sources[base], sources) if base in sources else {}
         parameters |= {
             name: entry for name, entry in inherited.items() if not any(parameters.get(name, ()))
         }
@@ -88,7 +90,7 @@ def _all_parameters(model: _ModelSource, sources: dict[str, _ModelSource]) -> Pa
 
 
 @cache
-def _model_sources() -> dict[str, _ModelSource]:
+def _read_model_sources() -> dict[str, _ModelSource]:
     """Return every class in the models' source files by class name; empty without such files.
 
     The files are parsed, not imported, which takes milliseconds; the result is cached.
@@ -106,7 +108,7 @@ def _read_class(node: ast.ClassDef) -> _ModelSource:
 
     Parameters are the class attributes with a value `param(...)` or `with_default(...)`.
     """
-    values = dict(_assignments(node.body))
+    values = dict(_iterate_assignments(node.body))
     name = values.get("name")
     summary = (ast.get_docstring(node) or "").split("\n")[0]
     parameters = {
@@ -117,7 +119,7 @@ def _read_class(node: ast.ClassDef) -> _ModelSource:
         and value.func.id in ("param", "with_default")
     }
     bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-    return _ModelSource(_constant_text(name) if name else "", summary, bases, parameters)
+    return _ModelSource(_format_constant(name) if name else "", summary, bases, parameters)
 
 
 def _read_parameter(call: ast.Call) -> tuple[str, tuple[str, ...]]:
@@ -128,10 +130,10 @@ def _read_parameter(call: ast.Call) -> tuple[str, tuple[str, ...]]:
     """
     if getattr(call.func, "id", "") == "with_default" or len(call.args) < 2:
         return "", ()
-    return _constant_text(call.args[1]), _read_choices(call)
+    return _format_constant(call.args[1]), _read_choices(call)
 
 
-def _assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+def _iterate_assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
     """Yield the name and the value's syntax tree of each assignment `name = value` in `body`."""
     for line in body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value:
@@ -140,7 +142,7 @@ def _assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
             yield line.targets[0].id, line.value
 
 
-def _constant_text(node: ast.expr) -> str:
+def _format_constant(node: ast.expr) -> str:
     """Return the value of a literal as text, or an empty text for any other expression."""
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
@@ -152,16 +154,16 @@ def _read_choices(call: ast.Call) -> tuple[str, ...]:
     """
     for keyword in call.keywords:
         if keyword.arg == "choices" and isinstance(keyword.value, ast.Tuple):
-            return tuple(_constant_text(value) for value in keyword.value.elts)
+            return tuple(_format_constant(value) for value in keyword.value.elts)
     return ()
 
 
 @cache
-def _default_model() -> str:
+def _find_default_model() -> str:
     """Return the name of the default model, the constant DEFAULT in models/catalog.py.
 
     The text is empty if the file has no such constant, or if there are no source files.
     """
     source = (_FOLDER / "catalog.py").read_bytes() if _FOLDER.is_dir() else b""
-    values = dict(_assignments(ast.parse(source).body))
-    return _constant_text(values["DEFAULT"]) if "DEFAULT" in values else ""
+    values = dict(_iterate_assignments(ast.parse(source).body))
+    return _format_constant(values["DEFAULT"]) if "DEFAULT" in values else ""

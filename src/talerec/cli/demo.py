@@ -75,11 +75,11 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
         "which model predicts it?\n"
     )
     models, results = _fit_and_evaluate(split)
-    comparison = _comparison_rows(models, results)
+    comparison = _build_comparison_rows(models, results)
     print_table("All items ranked for every shopper", _HEADER, comparison)
-    about = _ABOUT if _RANKER not in models else f"{_ABOUT}\n{_about_ranker(models[_RANKER])}"
+    about = _ABOUT if _RANKER not in models else f"{_ABOUT}\n{_describe_ranker(models[_RANKER])}"
     print_note(f"{_METRICS}\n{about}\n")
-    best_cases = _best_cases(results[DEFAULT])
+    best_cases = _find_best_cases(results[DEFAULT])
     shown = [models[name] for name in (DEFAULT, _RANKER) if name in models]
     cards = [_build_card(model, split, case) for case in best_cases for model in shown]
     print_line(_CARDS_TITLE)
@@ -92,10 +92,10 @@ def run_demo(rows: int, seed: int, folder: Path) -> Path:
     print_line(f"Saved: {target}, {folder / 'report.md'}, and a page for your browser:")
     print_line(f"  {(folder / 'report.html').resolve().as_uri()}")
     histories = [
-        [item for item, _ in _dated_history(models[DEFAULT], split, case)[-_N_HISTORY:]]
+        [item for item, _ in _list_dated_history(models[DEFAULT], split, case)[-_N_HISTORY:]]
         for case in best_cases
     ]
-    _print_next_steps(_next_commands(models[DEFAULT], split.train, histories, target))
+    _print_next_steps(_list_next_commands(models[DEFAULT], split.train, histories, target))
     return target
 
 
@@ -138,7 +138,7 @@ def _print_next_steps(commands: list[str]) -> None:
 
     Each of `commands` is printed after the program's name: `recommend ...`.
     """
-    program = _program_name()
+    program = _find_program_name()
     print_line("Next, with this model:")
     for command in commands:
         print_line(f"  {program} {command}")
@@ -149,7 +149,9 @@ def _print_next_steps(commands: list[str]) -> None:
         print_line(f"  {program} {command}")
 
 
-def _next_commands(model: Model, log: Log, histories: list[list[int]], target: Path) -> list[str]:
+def _list_next_commands(
+    model: Model, log: Log, histories: list[list[int]], target: Path
+) -> list[str]:
     """Return commands, without the program's name, that query the model saved at `target`.
 
     `log` gives example users and an item; `histories` are item ids for an example of explain.
@@ -164,7 +166,7 @@ def _next_commands(model: Model, log: Log, histories: list[list[int]], target: P
         f"recommend {target} --users {users} --hide-seen",
         *explanations[:1],
         f"similar {target} {log.items.ids[0]}",
-        f"serve {target}          # an HTTP service, and a page to try it{_missing_extra()}",
+        f"serve {target}          # an HTTP service, and a page to try it{_hint_at_extra()}",
     ]
 
 
@@ -175,7 +177,7 @@ _OWN_LOG = [
 ]
 
 
-def _program_name() -> str:
+def _find_program_name() -> str:
     """Return how to call this program in a shell, from how it was started.
 
     `python -m talerec`, `talerec`, or the path of the script talerec if it is not on the PATH.
@@ -188,7 +190,7 @@ def _program_name() -> str:
     return shlex.quote(str(started))
 
 
-def _missing_extra() -> str:
+def _hint_at_extra() -> str:
     """Return a hint how to install the extra `serve`, or an empty text if it is installed."""
     return "" if find_spec("uvicorn") else " (pip install 'talerec[serve]')"
 
@@ -202,7 +204,7 @@ _ABOUT = (
 _CARDS_TITLE = f"The shoppers whose held-out item {DEFAULT} ranked best (not typical cases):"
 
 
-def _about_ranker(model: Model) -> str:
+def _describe_ranker(model: Model) -> str:
     """Return what the ranker is, and what ranks in it: its trees, or its best part."""
     ranking_line = next(line for line in model.describe_learned() if line.startswith("Current"))
     decides = [line for line in model.describe_learned() if line.startswith("For current")]
@@ -210,7 +212,9 @@ def _about_ranker(model: Model) -> str:
     return "\n".join([text, ranking_line, *decides])
 
 
-def _comparison_rows(models: dict[str, Model], results: dict[str, Evaluation]) -> list[list[str]]:
+def _build_comparison_rows(
+    models: dict[str, Model], results: dict[str, Evaluation]
+) -> list[list[str]]:
     """Return a table row per model, as text: name, HR@1, HR@10, NDCG@10, and seconds to fit.
 
     `models` (fitted) and `results` (on the test rows) are keyed by the name to show.
@@ -223,7 +227,7 @@ def _comparison_rows(models: dict[str, Model], results: dict[str, Evaluation]) -
     return rows
 
 
-def _best_cases(result: Evaluation) -> list[int]:
+def _find_best_cases(result: Evaluation) -> list[int]:
     """Return the indices of the two test cases whose held-out item the model ranks best.
 
     A case is a held-out row of a shopper; a rank of 0 means that the item has no rank.
@@ -232,7 +236,7 @@ def _best_cases(result: Evaluation) -> list[int]:
     return ranked.sort("rank", maintain_order=True)["case"].head(_N_SHOPPERS).to_list()
 
 
-def _dated_history(model: Model, split: Split, case: int) -> list[DatedItem]:
+def _list_dated_history(model: Model, split: Split, case: int) -> list[DatedItem]:
     """Return a shopper's items before the held-out row, oldest first, each with its time.
 
     `case` is the index of the held-out row among the test cases of `split`; items unknown to the
@@ -253,13 +257,21 @@ def _build_card(model: Model, split: Split, case: int) -> Card:
     items before that row and its item; a row has an item, its score, and the main reason for it.
     The request has the time of the held-out row.
     """
-    ids, cases, history = model.item_ids, split.cases("test"), _dated_history(model, split, case)
+    ids, cases, history = (
+        model.item_ids,
+        split.cases("test"),
+        _list_dated_history(model, split, case),
+    )
     now = np.datetime64(int(cases.target_time[case]), "us")
     best = model.recommend_histories([history], k=min(_N_ITEMS, len(ids)), as_of=now)
     target, items = ids[int(cases.target[case])], [item for item, _ in history]
     titles = find_titles(model, [*items, *best[columns.ITEM], target])
     rows = [
-        [titles[str(item)], f"{score:.3f}", _main_reason(model, history, now, item, titles)]
+        [
+            titles[str(item)],
+            f"{score:.3f}",
+            _describe_main_reason(model, history, now, item, titles),
+        ]
         for item, score in best.select(columns.ITEM, columns.SCORE).iter_rows()
     ]
     shopper = split.users.ids[int(cases.user[case])]
@@ -268,7 +280,7 @@ def _build_card(model: Model, split: Split, case: int) -> Card:
     return Card(title, [f"{model.name} recommends", "score", "because of"], rows)
 
 
-def _main_reason(
+def _describe_main_reason(
     model: Model, history: list[DatedItem], now: np.datetime64, item: int, titles: Titles
 ) -> str:
     """Return what adds most to an item's score, a history item or popularity, as text.
@@ -294,15 +306,15 @@ def _render_report(rows: int, comparison: list[list[str]], about: str, cards: li
     what the models are, a sentence per line; `cards` have the shoppers' recommendations.
     """
     parts = [f"# talerec demo\n\n{rows:,} rows of a synthetic shop, leave-one-out, full ranking.\n"]
-    table = _markdown_table(_HEADER, comparison)
+    table = _render_markdown_table(_HEADER, comparison)
     sentences = "\n\n".join(f"{line.rstrip('.')}." for line in [_METRICS, *about.split("\n")])
     parts += [table, f"\n{sentences}\n\n{_CARDS_TITLE}"]
     for card in cards:
-        parts.append(f"\n## {card.title}\n\n{_markdown_table(card.header, card.rows)}")
+        parts.append(f"\n## {card.title}\n\n{_render_markdown_table(card.header, card.rows)}")
     return "\n".join(parts) + "\n"
 
 
-def _markdown_table(header: list[str], rows: list[list[str]]) -> str:
+def _render_markdown_table(header: list[str], rows: list[list[str]]) -> str:
     """Return a table as Markdown text; `header` and each of `rows` have a text per column."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -152,12 +152,12 @@ def list_json(frame: pl.DataFrame, titles: Titles) -> list[dict[str, Any]]:
     `frame` has a row per item with these columns; `titles` are by item id as text.
     """
     return [
-        {**_item_json(row[columns.ITEM], titles), **{name: row[name] for name in _RANKED}}
+        {**_describe_item(row[columns.ITEM], titles), **{name: row[name] for name in _RANKED}}
         for row in frame.iter_rows(named=True)
     ]
 
 
-def _item_json(item: Any, titles: Titles) -> dict[str, Any]:
+def _describe_item(item: Any, titles: Titles) -> dict[str, Any]:
     """Return an item as a JSON object: its id and, if it has one, its title.
 
     `titles` are by item id as text.
@@ -227,7 +227,7 @@ def output_lists(
 
     lists = iterate_lists(model, log, users, options)
     if path is None:
-        print_json_list(_lists_json(model, lists, iter(log.users.ids.gather(users).to_list())))
+        print_json_list(_describe_lists(model, lists, iter(log.users.ids.gather(users).to_list())))
         return
     start = perf_counter()
     if titles:
@@ -241,7 +241,7 @@ def output_lists(
         _print_written(path, written, options.k, seconds)
 
 
-def _lists_json(
+def _describe_lists(
     model: Model, lists: Iterator[pl.DataFrame], user_ids: Iterator[Any]
 ) -> Iterator[dict[str, Any]]:
     """Yield the recommendation list of each user as a JSON object, in the order of `user_ids`.
@@ -307,7 +307,7 @@ def print_explanation(
     if json:
         rows = [
             {
-                **_item_json(source, titles),
+                **_describe_item(source, titles),
                 columns.SHARE: share,
                 **({} if boost is None else {columns.BOOST: boost}),
                 **({} if link is None else {columns.SHARED: link}),
@@ -316,7 +316,7 @@ def print_explanation(
                 frame[columns.ITEM], shares, boosts, links, strict=True
             )
         ]
-        explained = {**_item_json(item, titles), columns.SCORE: score, "contributions": rows}
+        explained = {**_describe_item(item, titles), columns.SCORE: score, "contributions": rows}
         if len(families):
             explained["families"] = families.to_dicts()
         print_json(explained)
@@ -332,7 +332,7 @@ def print_explanation(
     total = sum(map(abs, shares)) or 1.0
     cells = [
         [label, f"{100 * share / total:+.0f} %", f"{share:+.{decimals}f}"]
-        for label, share in _largest_shares(labels, shares, len(history))
+        for label, share in _select_largest_shares(labels, shares, len(history))
     ]
     cells.append(["score", "", f"{score:+.{decimals}f}"])
     title = f"Why {format_item(item, titles)}"
@@ -358,7 +358,9 @@ def _print_families(families: pl.DataFrame) -> None:
     print_table("The same score by families of features", _FAMILY_HEADER, cells, has_total=True)
 
 
-def _largest_shares(labels: list[str], shares: list[float], n_rows: int) -> list[tuple[str, float]]:
+def _select_largest_shares(
+    labels: list[str], shares: list[float], n_rows: int
+) -> list[tuple[str, float]]:
     """Return pairs of label and contribution, those of history rows first, the largest first.
 
     `labels` and `shares` (contributions to a score) are parallel. The first `n_rows` are history

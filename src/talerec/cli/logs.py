@@ -232,7 +232,7 @@ def export(
         frames = (
             export_events(opened, left_out)
             if user is None
-            else _user_records(address, user, artifact)
+            else _collect_user_records(address, user, artifact)
         )
         for frame in frames:
             append(frame)
@@ -249,7 +249,9 @@ def export(
         )
 
 
-def _user_records(address: str, user: str, artifacts: list[Path] | None) -> Iterator[DataFrame]:
+def _collect_user_records(
+    address: str, user: str, artifacts: list[Path] | None
+) -> Iterator[DataFrame]:
     """Yield what is kept of a user: records of the store, and training rows of saved models.
 
     `address` is that of the store; `artifacts` are the folders of the saved models.

@@ -82,7 +82,7 @@ def recommend(
             headings = format_histories(loaded, histories)
             positions = [loaded.fitted.items.positions(h, "item", "skip") for h in histories]
         else:
-            log = _saved_log(loaded, model)
+            log = _require_saved_log(loaded, model)
             selected = _find_users(log, users, options.unknown)
             if path is not None or (json and len(selected) > MANY_USERS):
                 shown = {"json": json, "titles": shape.titles}
@@ -91,7 +91,7 @@ def recommend(
             user_ids = log.users.ids.gather(selected).to_list()
             frame = loaded.recommend(user_ids, **vars(options))
             headings = {user: f"User {user}" for user in user_ids}
-            positions = _history_items(loaded, log, selected, options)
+            positions = _select_history_items(loaded, log, selected, options)
     shortfall, rows = Shortfall(loaded, options), dict(zip(headings, positions, strict=True))
     print_recommendations(
         loaded, frame, headings, lambda key, n: shortfall.explain(rows[key], n), json=json
@@ -144,7 +144,9 @@ def _find_users(log: Log, text: str, unknown: str) -> Array:
     return positions[np.sort(np.unique(positions, return_index=True)[1])]
 
 
-def _history_items(model: Model, log: Log, users: Array, options: RecommendOptions) -> list[Array]:
+def _select_history_items(
+    model: Model, log: Log, users: Array, options: RecommendOptions
+) -> list[Array]:
     """Return the items (positions) of each user's rows before the request time of `options`.
 
     `users` are positions among the users of `log`, the model's training log.
@@ -156,7 +158,7 @@ def _history_items(model: Model, log: Log, users: Array, options: RecommendOptio
     return [histories.item[start:stop] for start, stop in bounds]
 
 
-def _saved_log(model: Model, path: Path, flag: str = "--users") -> Log:
+def _require_saved_log(model: Model, path: Path, flag: str = "--users") -> Log:
     """Return the training log that a model was saved with.
 
     TalerecError without one, which names the model's `path` and the flag that needs the log.
@@ -219,12 +221,12 @@ def similar(
         frame = loaded.similar_items(item, k)
     titles = find_titles(loaded, [item, *frame[ITEM]])
     if json:
-        print_json({"item_id": _typed_id(loaded, item), "items": list_json(frame, titles)})
+        print_json({"item_id": _cast_id(loaded, item), "items": list_json(frame, titles)})
     else:
         print_list(format_history([item], titles), frame, titles)
 
 
-def _typed_id(model: Model, item: str) -> Any:
+def _cast_id(model: Model, item: str) -> Any:
     """Return an item id in the type of the model's ids: the number 5 for the text "5".
 
     UnknownIdError if the model does not know the item.
@@ -272,10 +274,10 @@ def explain(
             frame = loaded.explain(rows, item, **options)
             families = loaded.explain(rows, item, **options, by="families")
         else:
-            log = _saved_log(loaded, model, "--user")
+            log = _require_saved_log(loaded, model, "--user")
             position = log.users.positions([user], "user", "error")
-            (items,) = _history_items(loaded, log, position, built)
+            (items,) = _select_history_items(loaded, log, position, built)
             rows = log.items.ids.gather(items).to_list()
             frame = loaded.explain_user(user, item, **options)
             families = loaded.explain_user(user, item, **options, by="families")
-    print_explanation(loaded, rows, _typed_id(loaded, item), frame, families, json=json)
+    print_explanation(loaded, rows, _cast_id(loaded, item), frame, families, json=json)

@@ -66,7 +66,7 @@ def restore_options(group: Options, saved: dict[str, Any]) -> Options:
     `saved` are options by name; those of other dataclasses or of a wrong type are ignored.
     """
     types = {
-        field.name: _type_of(field)
+        field.name: _find_type(field)
         for field in dataclasses.fields(group)  # type: ignore[arg-type]
         if field.name not in _NOT_SAVED
     }
@@ -76,7 +76,7 @@ def restore_options(group: Options, saved: dict[str, Any]) -> Options:
     return dataclasses.replace(group, **values)  # type: ignore[type-var]
 
 
-def _type_of(field: dataclasses.Field[Any]) -> type:
+def _find_type(field: dataclasses.Field[Any]) -> type:
     """Return the type of an option's values: list, bool or str."""
     if field.default_factory is list:
         return list

@@ -310,7 +310,7 @@ def print_tuning(result: Tuning, path: Path | None, log: str) -> None:
     print_table(title, ["trial", *result.searched, result.metric], rows)
     print_note(f"ties: {result.ties}; {format_settings(result.params)}")
     print_note(format_timings(result.seconds))
-    settings = " ".join(f"--set {setting}" for setting in _changed_settings(result))
+    settings = " ".join(f"--set {setting}" for setting in _format_changed_settings(result))
     params = f"--params {shlex.quote(str(path))}" if path else f"--model {result.model} {settings}"
     print_line(f"Next: talerec fit {log} -o {result.model}.tale {params}".rstrip())
 
@@ -318,7 +318,7 @@ def print_tuning(result: Tuning, path: Path | None, log: str) -> None:
 _BEST_TRIALS = 5
 
 
-def _changed_settings(result: Tuning) -> list[str]:
+def _format_changed_settings(result: Tuning) -> list[str]:
     """Return the best parameters of a tuning that differ from the model's defaults.
 
     As texts NAME=VALUE, for --set.

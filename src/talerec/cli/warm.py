@@ -53,7 +53,7 @@ def compile_all() -> None:
     from talerec.runtime import always_compile, stage
 
     always_compile()
-    log, sparse_log = synthetic_log(_ROWS, items=_ITEMS), _distinct_items_log(_SPARSE_ITEMS)
+    log, sparse_log = synthetic_log(_ROWS, items=_ITEMS), _build_distinct_items_log(_SPARSE_ITEMS)
     kinds = [kind for kind in MODELS.values() if kind.extra is None]
     tick = stage("warm", float(len(kinds)))
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def compile_all() -> None:
                 if number == 0:
                     _evaluate_and_save(model, log, Path(folder))
             tick(1.0)
-        _evaluate_and_save(MODELS["markov"](), _distinct_items_log(_MANY_ITEMS), Path(folder))
+        _evaluate_and_save(MODELS["markov"](), _build_distinct_items_log(_MANY_ITEMS), Path(folder))
         for rows, items in _LEARNABLE:
             learnable_log = synthetic_log(rows, items=items)
             for name in ("tempo", "blend"):
@@ -77,7 +77,7 @@ def compile_all() -> None:
             _evaluate_and_save(ranker, ranked_log, Path(folder))
 
 
-def _distinct_items_log(items: int) -> Log:
+def _build_distinct_items_log(items: int) -> Log:
     """Return a log of `items` rows, each with another item: eight rows per user, two per time.
 
     Each pair of items comes at most once, so that its item x item matrices are sparse.

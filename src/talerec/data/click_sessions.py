@@ -71,12 +71,12 @@ def synthetic_sessions(
     if not 0 <= order <= 1:
         raise TalerecError(f"order is {order!r}; it takes a number from 0 to 1")
     rng = np.random.default_rng(int(seed) % 2**64)
-    ptr = _session_starts(rng, rows, users)
+    ptr = _draw_session_starts(rng, rows, users)
     item = _draw_items(rng, ptr, items, order)
     return Log(ptr, item, _draw_times(rng, ptr), number_vocabulary(users), number_vocabulary(items))
 
 
-def _session_starts(rng: np.random.Generator, rows: int, users: int) -> Array:
+def _draw_session_starts(rng: np.random.Generator, rows: int, users: int) -> Array:
     """Return the first row of each session, then the number of rows (users + 1 entries).
 
     Each session has two rows; the rest is distributed by exponential random weights.

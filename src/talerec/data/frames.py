@@ -20,15 +20,15 @@ def as_polars(frame: Any, needed: list[str], optional: tuple[str | None, ...] = 
     require_distinct_columns(needed)
     needed = list(dict.fromkeys([*needed, *(name for name in optional if name is not None)]))
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        frame = _from_pandas(frame, needed)
+        frame = _convert_pandas(frame, needed)
     elif not isinstance(frame, pl.DataFrame | pl.LazyFrame):
-        frame = _from_arrow(frame)
+        frame = _convert_arrow(frame)
     require_columns(frame.lazy().collect_schema().names(), needed)
     selected: pl.DataFrame = frame.lazy().select(needed).collect(engine="streaming")
     return selected
 
 
-def _from_pandas(frame: Any, needed: list[str]) -> pl.DataFrame:
+def _convert_pandas(frame: Any, needed: list[str]) -> pl.DataFrame:
     """Return the needed columns of a pandas frame; InvalidLogError for values of mixed types.
 
     The other columns are left out, as Polars may not support their types.
@@ -45,7 +45,7 @@ def _from_pandas(frame: Any, needed: list[str]) -> pl.DataFrame:
     return pl.DataFrame(series)
 
 
-def _from_arrow(frame: Any) -> pl.DataFrame:
+def _convert_arrow(frame: Any) -> pl.DataFrame:
     """Return an object that exports an Arrow stream as a Polars frame.
 
     The object is a frame or table of any library, not a single series; InvalidLogError for others.
@@ -76,14 +76,14 @@ def require_columns(present: list[str], needed: list[str], *parameters: str) -> 
         if present.count(name) > 1:
             raise InvalidLogError(f"there are {present.count(name)} columns {name!r}")
         if name not in present:
-            shown = ", ".join(_printable(column) for column in present[:20])
+            shown = ", ".join(_shorten_name(column) for column in present[:20])
             rest = f" and {len(present) - 20} more" if len(present) > 20 else ""
             hint = "".join(f" (`{parameter}` names another)" for parameter in parameters)
             message = f"there is no column {name!r}; the columns are {shown}{rest}{hint}"
             raise MissingColumnError(message, *parameters)
 
 
-def _printable(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """Return a name for a message: one line of at most 40 characters."""
     plain = name if name.isprintable() else repr(name)[1:-1]
     return plain if len(plain) <= 40 else f"{plain[:40]}..."
@@ -140,11 +140,11 @@ def unnest_fields(frame: pl.LazyFrame, names: list[str]) -> pl.LazyFrame:
     `names` are the columns that are needed; names that are neither columns nor fields are ignored.
     """
     schema = frame.collect_schema()
-    fields = ((name, _field(schema, name)) for name in names if name not in schema)
+    fields = ((name, _select_field(schema, name)) for name in names if name not in schema)
     return frame.with_columns(field.alias(name) for name, field in fields if field is not None)
 
 
-def _field(schema: pl.Schema, name: str) -> pl.Expr | None:
+def _select_field(schema: pl.Schema, name: str) -> pl.Expr | None:
     """Return the expression of a nested field named as `order.user.id`; None if there is none.
 
     `schema` has the columns and their types; None too for the name of a column itself.
@@ -163,10 +163,14 @@ def field_names(schema: pl.Schema) -> list[str]:
 
     `schema` has the columns' types; a field is named as `order.user.id`.
     """
-    return list(dict.fromkeys(name for top, kind in schema.items() for name in _leaves(top, kind)))
+    return list(
+        dict.fromkeys(
+            name for top, kind in schema.items() for name in _iterate_leaf_names(top, kind)
+        )
+    )
 
 
-def _leaves(name: str, kind: Any) -> Iterator[str]:
+def _iterate_leaf_names(name: str, kind: Any) -> Iterator[str]:
     """Yield the names of a column's innermost fields, as `order.user.id`; else its own name.
 
     `kind` is the column's Polars type: a Struct has fields.
@@ -175,7 +179,7 @@ def _leaves(name: str, kind: Any) -> Iterator[str]:
         yield name
         return
     for field, inner in kind:
-        yield from _leaves(f"{name}.{field}", inner)
+        yield from _iterate_leaf_names(f"{name}.{field}", inner)
 
 
 def read_text_columns(frame: pl.LazyFrame, needed: list[str]) -> pl.DataFrame:

@@ -136,7 +136,7 @@ class Histories:
         flat = list(chain.from_iterable(rows))
         item = items.positions([name for name, _ in flat], "item", unknown)
         time = np.fromiter((when for _, when in flat), np.int64, len(flat))
-        return cls(*_bounds(rows), item.astype(np.int32, copy=False), time)
+        return cls(*_find_bounds(rows), item.astype(np.int32, copy=False), time)
 
     @classmethod
     def untimed(cls, rows: list[list[Any]], items: Vocabulary, unknown: str = "error") -> Histories:
@@ -149,7 +149,7 @@ class Histories:
         names = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
         item = items.positions(names, "item", unknown).astype(np.int32, copy=False)
         item.flags.writeable = False  # as in mapped arrays: kernels are compiled for one type
-        return cls(*_bounds(rows), item, np.arange(-FARTHEST, len(names) - FARTHEST))
+        return cls(*_find_bounds(rows), item, np.arange(-FARTHEST, len(names) - FARTHEST))
 
     if not TYPE_CHECKING:  # former names
         __getattr__ = forward_renamed({"asked": "as_of", "known": "has_known_item"})
@@ -270,7 +270,7 @@ def user_columns(log: Log, users: Array) -> ContextColumns:
     return take_context(log.user_context, users)
 
 
-def _bounds(rows: Sequence[Sequence[Any]]) -> tuple[Array, Array]:
+def _find_bounds(rows: Sequence[Sequence[Any]]) -> tuple[Array, Array]:
     """Return the start and stop of each list, as arrays, when the lists are concatenated."""
     ptr = np.array([0, *accumulate(map(len, rows))])
     return ptr[:-1], ptr[1:]

@@ -148,7 +148,7 @@ def order_ties(log: Log, ties: str) -> Log:
     if ties == "item":
         key = log.item.astype(np.int64)
     else:
-        key = np.random.default_rng(_tie_seed(ties)).integers(0, 2**62, log.rows)
+        key = np.random.default_rng(_parse_tie_seed(ties)).integers(0, 2**62, log.rows)
     order = order_simultaneous(log.ptr, log.time, key)
     return log.reorder(order, ties)
 
@@ -172,7 +172,7 @@ def expand_tie_orders(ties: str) -> list[str]:
     low, dots, high = seeds.partition("..")
     if kind != "random" or not dots:
         if ties not in ("file", "item"):
-            _tie_seed(ties)
+            _parse_tie_seed(ties)
         return [ties]
     if not (low.isdecimal() and high.isdecimal()) or int(high) < int(low):
         raise TalerecError(f"ties is {ties!r}; write a range of seeds as random:0..4")
@@ -184,7 +184,7 @@ def expand_tie_orders(ties: str) -> list[str]:
 _MAX_ORDERS = 1000
 
 
-def _tie_seed(ties: str) -> int:
+def _parse_tie_seed(ties: str) -> int:
     """Return the seed in "random:SEED"; TalerecError if the text `ties` is anything else.
 
     `ties` names a random order of the rows of a user that have the same time.

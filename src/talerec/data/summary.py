@@ -47,7 +47,7 @@ def describe(log: Log) -> dict[str, Any]:
     if not log.rows:
         raise InvalidLogError("the log is empty: it has no rows")
     length, is_timed = np.diff(log.ptr), log.unit != "none"
-    intervals = _intervals(log) if is_timed else np.empty(0)
+    intervals = _compute_intervals(log) if is_timed else np.empty(0)
     pairs = log.user_codes().astype(np.int64) * len(log.items) + log.item
     return {
         "users": len(log.users),
@@ -92,7 +92,7 @@ def tie_share(log: Log) -> float:
 
 def count_ties(log: Log) -> tuple[int, int]:
     """Return two counts of pairs of a user's consecutive rows: with equal times, and all."""
-    intervals = _intervals(log)
+    intervals = _compute_intervals(log)
     return int(np.count_nonzero(intervals == 0)), len(intervals)
 
 
@@ -127,7 +127,7 @@ def _spread(counts: Any) -> dict[str, Any]:
     return {"mean": mean, "median": median, "max": int(counts.max())}
 
 
-def _intervals(log: Log) -> Any:
+def _compute_intervals(log: Log) -> Any:
     """Return the microseconds between consecutive rows of each user, all users in one array.
 
     User u of the log has rows ptr[u]..ptr[u + 1], in time order; a user's first row has no

@@ -63,7 +63,7 @@ _CATEGORIES: dict[str, dict[str, Any]] = _SHOP["categories"]
 _N_WORDS = 12  # in each list of words
 
 
-def _line_starts(items: int) -> Array:
+def _draw_line_starts(items: int) -> Array:
     """Return the number of the first product line of each category, then the number of lines.
 
     A product line is a series of ten items of one category; lines are numbered category by
@@ -75,7 +75,7 @@ def _line_starts(items: int) -> Array:
     return np.arange(categories + 1) * lines // categories
 
 
-def _demand(seed: np.uint64, starts: Array) -> Array:
+def _draw_demand(seed: np.uint64, starts: Array) -> Array:
     """Return the demand for each product line over time, as running sums: slots x (lines + 1).
 
     A slot is a 24th of the two years (a month). A product line is a series of ten items; the lines
@@ -138,7 +138,7 @@ def _pick(shelves: list[list[str]], category: Array, position: Array) -> pl.Seri
 # -- the customers ---------------------------------------------------------------------------------
 
 
-def _row_starts(seed: np.uint64, rows: int, users: int) -> Array:
+def _draw_row_starts(seed: np.uint64, rows: int, users: int) -> Array:
     """Return the first row of each user, then the number of rows (users + 1 entries).
 
     Each of the `users` users has one row; the rest of the `rows` rows is distributed by long-tailed
@@ -384,9 +384,9 @@ def _generate(rows: int, users: int, items: int, seed: np.uint64, titles: bool) 
     order = np.argsort(hash_numbers(seed, _PLACES, items))
     position = np.empty(items, np.int32)
     position[order] = np.arange(items, dtype=np.int32)
-    starts = _line_starts(items)
-    shop = _Shop(starts, _demand(seed, starts), position)
-    ptr = _row_starts(seed, rows, users)
+    starts = _draw_line_starts(items)
+    shop = _Shop(starts, _draw_demand(seed, starts), position)
+    ptr = _draw_row_starts(seed, rows, users)
     item, time = np.empty(rows, np.int32), np.empty(rows, np.int64)
     chunks = balanced_chunks(ptr, _CHUNKS)
     run_chunks("synthetic", lambda a, b: _write_users(a, b, seed, ptr, shop, item, time), chunks)

@@ -73,7 +73,10 @@ def parse_time_column(column: pl.Series, unit: str | None, *, any_time: bool) ->
         values = _parse_any_text(column) if column.dtype == pl.String else column
     if isinstance(values.dtype, pl.Datetime | pl.Date):
         stored = values.to_physical().cast(pl.Int64)
-        times, read_as = _scale_numbers(column, stored, _storage_unit(values.dtype)), "datetime"
+        times, read_as = (
+            _scale_numbers(column, stored, _find_storage_unit(values.dtype)),
+            "datetime",
+        )
     elif values.dtype.is_numeric():
         stamps = _clean_numbers(column, values)
         if unit is None:
@@ -121,11 +124,11 @@ def _format_value(column: pl.Series, row: int) -> str:
     """
     if isinstance(column.dtype, pl.Datetime | pl.Date):
         value: Any = column.to_physical().to_numpy()[row : row + 1].astype(np.int64)
-        return f" {value.view(f'datetime64[{_storage_unit(column.dtype)}]')[0]}"
+        return f" {value.view(f'datetime64[{_find_storage_unit(column.dtype)}]')[0]}"
     return f" {column[row]!r}"
 
 
-def _storage_unit(kind: pl.Datetime | pl.Date) -> str:
+def _find_storage_unit(kind: pl.Datetime | pl.Date) -> str:
     """Return the unit in which Polars stores a column of times: ms, us, ns, or D for dates."""
     return kind.time_unit if isinstance(kind, pl.Datetime) else "D"
 
@@ -246,7 +249,7 @@ def _are_dates(stamps: pl.Series) -> bool:
     return not days_written.null_count() and bool((whole == stamps).all())
 
 
-def _looks_like(value: float) -> str:
+def _guess_unit_of(value: float) -> str:
     """Return the unit (s, ms, us or ns) of a time since 1970 that its size suggests.
 
     Below 10^11 in size it is s, below 10^14 ms, below 10^17 us.
@@ -266,14 +269,14 @@ def _guess_unit(column: pl.Series, stamps: pl.Series) -> str:
     size = stamps.cast(pl.Float64).abs()
     _refuse_rows(column, size > 2.0**63, "is beyond any date")
     largest = float(size.max())  # type: ignore[arg-type]
-    unit = _looks_like(largest)
+    unit = _guess_unit_of(largest)
     least = float(size.filter(size >= min(_MIN_DISTINCT, largest)).min())  # type: ignore[arg-type]
-    if _looks_like(least) != unit:
+    if _guess_unit_of(least) != unit:
         low, high = int((size == least).arg_true()[0]), int((size == largest).arg_true()[0])
         raise InvalidLogError(
             f"times are of mixed units: row {low + 1} ({column[low]}) looks like "
-            f"{_NAMES[_looks_like(least)]}, row {high + 1} ({column[high]}) like {_NAMES[unit]}; "
-            "set `time_unit`",
+            f"{_NAMES[_guess_unit_of(least)]}, row {high + 1} ({column[high]}) like "
+            f"{_NAMES[unit]}; set `time_unit`",
             "time_unit",
         )
     logger.info("times read as %s (guessed by size)", _NAMES[unit])
@@ -323,10 +326,10 @@ def time_to_microseconds(when: TimeLike, unit: str = "s") -> int:
     if isinstance(when, bool | np.bool_) or not isinstance(when, int | float | np.number):
         message = f"{when!r} is not a time: give a datetime, 2019-10-01 as text, or a number"
         raise TalerecError(message)
-    return _from_number(when.item() if isinstance(when, np.number) else when, unit)
+    return _convert_number(when.item() if isinstance(when, np.number) else when, unit)
 
 
-def _from_number(number: float, unit: str) -> int:
+def _convert_number(number: float, unit: str) -> int:
     """Return a number as microseconds since 1970; TalerecError if it is beyond any date.
 
     From 10^8 on, the size of the number shows its unit (s, ms, us or ns); a smaller one has the
@@ -334,7 +337,7 @@ def _from_number(number: float, unit: str) -> int:
     """
     if not abs(number) < _MAX_NUMBER:  # NaN is not
         raise TalerecError(f"time {number} is beyond any date")
-    unit = _unit_of(number, unit)
+    unit = _choose_unit(number, unit)
     if isinstance(number, int):
         exact = number // 1000 if unit == "ns" else number * _MICROSECONDS[unit]
     else:
@@ -347,14 +350,14 @@ def _from_number(number: float, unit: str) -> int:
 _MAX_NUMBER = 2**63
 
 
-def _unit_of(number: float, unit: str) -> str:
+def _choose_unit(number: float, unit: str) -> str:
     """Return the unit (s, ms, us or ns) of a number: by its size from 10^8 on, else `unit`.
 
     If `unit` is none of these, it is s; but TalerecError for a number that reads as a YYYYMMDD
     date.
     """
     if abs(number) >= _MIN_DISTINCT:
-        return _looks_like(number)
+        return _guess_unit_of(number)
     if unit in _NAMES:
         return unit
     if (day := _parse_yyyymmdd(number)) is not None:
@@ -376,7 +379,7 @@ def parse_time_text(text: str, unit: str = "s") -> int:
     """
     number = _parse_number(text)
     if number is not None:
-        return _from_number(number, unit)
+        return _convert_number(number, unit)
     try:
         return datetime_to_microseconds(datetime.fromisoformat(text))
     except (ValueError, OverflowError):

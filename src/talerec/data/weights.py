@@ -44,7 +44,7 @@ def read_weights(
         return RowWeights(by_column, None, ())
     names, codes = _encode_events(table[event])
     if event_weights is not None:
-        by_column = _weights_by_event(table[event], names, codes, event_weights)
+        by_column = _look_up_weights(table[event], names, codes, event_weights)
     return RowWeights(by_column, codes, names)
 
 
@@ -108,7 +108,7 @@ def _encode_events(column: pl.Series) -> tuple[tuple[str, ...], Array]:
 _MAX_EVENTS = 1000
 
 
-def _weights_by_event(
+def _look_up_weights(
     column: pl.Series, names: tuple[str, ...], codes: Array, weights: Mapping[str, float]
 ) -> Array:
     """Return each row's weight, by its event; InvalidLogError if an event has no weight.

@@ -65,8 +65,10 @@ def measure_baskets(log: Log, cases: Cases, lists: Array, ks: Sequence[int]) -> 
     histories = cases.histories
     assert cases.basket_stop is not None
     n_items = len(log.items)
-    keys = _item_keys(log, cases.target_row, cases.basket_stop)
-    is_repeat = np.isin(keys, _item_keys(log, histories.start, histories.stop), assume_unique=True)
+    keys = _build_item_keys(log, cases.target_row, cases.basket_stop)
+    is_repeat = np.isin(
+        keys, _build_item_keys(log, histories.start, histories.stop), assume_unique=True
+    )
     baskets = _Baskets(keys, is_repeat, len(cases), n_items)
     is_hit, is_repeat_hit = baskets.find_hits(lists)
     size, n_repeats = (
@@ -89,7 +91,7 @@ def measure_baskets(log: Log, cases: Cases, lists: Array, ks: Sequence[int]) -> 
     return pl.DataFrame(frame)
 
 
-def _item_keys(log: Log, start: Array, stop: Array) -> Array:
+def _build_item_keys(log: Log, start: Array, stop: Array) -> Array:
     """Return the distinct items of each of some ranges of rows, as sorted keys.
 
     Range number n has the rows start[n] to stop[n] - 1. The key of an item in it is n times the

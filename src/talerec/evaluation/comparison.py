@@ -169,17 +169,17 @@ def compare(
     >>> print(comparison.verdict.split(". ")[0])
     No difference between popular and rules can be shown (NDCG@10 0.2759 -> 0.3015, p = 0.14)
     """
-    ks = _common_cutoffs(a, b)
+    ks = _find_common_cutoffs(a, b)
     ks = ks[-1:] if largest_k else ks
     metrics = _compare_metrics(a, b, ks, RANK)
     is_of_cases = not isinstance(a, BasketEvaluation)
     hidden = _compare_metrics(a, b, ks, RANK_HIDDEN) if is_of_cases else {}
     if names is None:
         names = (a.model, b.model) if a.model != b.model else ("A", "B")
-    return Comparison(a, b, metrics, hidden, _notes(a, b), names)
+    return Comparison(a, b, metrics, hidden, _collect_notes(a, b), names)
 
 
-def _common_cutoffs(a: Result, b: Result) -> list[int]:
+def _find_common_cutoffs(a: Result, b: Result) -> list[int]:
     """Return the list lengths k that two results have in common, ascending.
 
     TalerecError if there are none, or if the results are of other splits, orders of ties, or held-
@@ -249,7 +249,7 @@ def _sum_by_window(result: Result, ks: list[int], rank: str) -> pl.DataFrame:
     return windows.agg(pl.all().sum(), pl.len().alias(CASES))
 
 
-def _notes(a: Result, b: Result) -> list[str]:
+def _collect_notes(a: Result, b: Result) -> list[str]:
     """Return the notes of both results, and sentences on settings or times that differ.
 
     Notes are sentences for readers of the metrics; equal ones appear once.

@@ -266,12 +266,12 @@ def evaluate_splits(
 
     orders = expand_tie_orders(ties)
     result = join_results([part for order in orders for part in results(order, add)])
-    fixed_orders = _fixed_orders(log) if len(orders) > 1 and has_many_ties(result.tied) else []
+    fixed_orders = _list_fixed_orders(log) if len(orders) > 1 and has_many_ties(result.tied) else []
     metrics = {order: join_results(list(results(order))).metrics for order in fixed_orders}
     return replace(result, ties=name_tie_order(log, ties), fixed_order_metrics=metrics)
 
 
-def _fixed_orders(log: Log) -> list[str]:
+def _list_fixed_orders(log: Log) -> list[str]:
     """Return the fixed orders that rows with equal times of a log can be put in.
 
     "file": as in the log's file; "item": by item id. A log that was put in another order

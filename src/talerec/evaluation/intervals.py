@@ -38,17 +38,17 @@ def mean_intervals(sums: UserSums) -> tuple[Array, Array]:
         n = m / deff,   deff = (Q + a mm / m) / (m mean (1 - mean) + a),   a = 1/2.
 
     Q is the sum over users of (y - mean m)**2, enlarged if users have unequal numbers of cases
-    (`_deviations`): a user who has most of them has the mean, and nearly no deviation. The design
-    effect deff compares the variance with that of as many independent hits and misses: it is 1 for
-    the hit rate with one case per user, above 1 if a user's cases are alike, and below 1 for a
-    metric whose hits count less than 1. With few hits it is close to mm / m, as if all cases of a
+    (`_scale_deviations`): a user who has most of them has the mean, and nearly no deviation. The
+    design effect deff compares the variance with that of as many independent hits and misses: it is
+    1 for the hit rate with one case per user, above 1 if a user's cases are alike, and below 1 for
+    a metric whose hits count less than 1. With few hits it is close to mm / m, as if all cases of a
     user had the same value. Without users: 0 to 1.
     """
     if not sums.n_users.all():
         return np.zeros(len(sums.y)), np.ones(len(sums.y))
-    mean, t = sums.means, _t_quantile(sums)
+    mean, t = sums.means, _find_t_quantile(sums)
     variance = sums.m * mean * (1 - mean) + _PRIOR_HITS
-    deff = (_deviations(sums) + _PRIOR_HITS * sums.mm / sums.m) / variance
+    deff = (_scale_deviations(sums) + _PRIOR_HITS * sums.mm / sums.m) / variance
     effective = sums.m / deff + t**2
     middle = mean + t**2 * (0.5 - mean) / effective
     distance = t * np.sqrt(middle * (1 - middle) / effective)
@@ -73,9 +73,9 @@ def difference_intervals(sums: UserSums) -> tuple[Array, Array]:
     """
     if not sums.n_users.all():
         return np.full(len(sums.y), -1.0), np.ones(len(sums.y))
-    mean, t = sums.means, _t_quantile(sums)
+    mean, t = sums.means, _find_t_quantile(sums)
     size = (sums.yy + _PRIOR_HITS * sums.mm / sums.n_users) / (sums.n_nonzero + _PRIOR_HITS)
-    distance = t * np.sqrt(_deviations(sums) + size * t**2 / 2) / sums.m
+    distance = t * np.sqrt(_scale_deviations(sums) + size * t**2 / 2) / sums.m
     return np.maximum(mean - distance, -1.0), np.minimum(mean + distance, 1.0)
 
 
@@ -89,13 +89,13 @@ def describe_few_users(n_users: int) -> str | None:
     )
 
 
-def _deviations(sums: UserSums) -> Array:
+def _scale_deviations(sums: UserSums) -> Array:
     """Return the squared deviations of users, times n' / (n' - 1) over n / (n - 1).
 
     n is the number of users, n' = m**2 / mm the effective one; they are equal, and the factor is 1,
     if all users have the same number of cases.
     """
-    n_users, effective = sums.n_users, _effective_users(sums)
+    n_users, effective = sums.n_users, _count_effective_users(sums)
     is_several = (n_users > 1) & (effective > 1)
     factor = np.ones(len(effective))
     np.divide(effective, effective - 1, out=factor, where=is_several)
@@ -103,12 +103,12 @@ def _deviations(sums: UserSums) -> Array:
     return sums.squared_deviations * np.maximum(factor, 1.0)
 
 
-def _effective_users(sums: UserSums) -> Array:
+def _count_effective_users(sums: UserSums) -> Array:
     """Return m**2 / mm: the number of users, or less if some have more cases than others."""
     return np.asarray(np.minimum(sums.m**2 / sums.mm, sums.n_users))
 
 
-def _t_quantile(sums: UserSums) -> Array:
+def _find_t_quantile(sums: UserSums) -> Array:
     """Return the 97.5 % quantile of Student's t for the effective number of users, less 1.
 
     For one user, from whom no variance can be estimated, a number that makes intervals as wide as
@@ -116,7 +116,7 @@ def _t_quantile(sums: UserSums) -> Array:
     """
     from scipy.special import stdtrit
 
-    freedom = _effective_users(sums) - 1
+    freedom = _count_effective_users(sums) - 1
     quantile = stdtrit(np.maximum(freedom, _MIN_FREEDOM), (1 + _LEVEL) / 2)
     return np.where(sums.n_users > 1, np.minimum(quantile, _MAX_T), _MAX_T)
 

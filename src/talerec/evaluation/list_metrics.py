@@ -149,8 +149,8 @@ def list_calibrations(lists: Array, items: Array, case: Array, categories: Matri
     shares = sparse.diags_array(scale) @ categories
     listed = lists >= 0
     row = np.repeat(np.arange(n_cases), lists.shape[1])[listed.ravel()]
-    q = _category_shares(row, lists[listed], n_cases, shares)
-    p = _category_shares(case[items >= 0], items[items >= 0], n_cases, shares)
+    q = _compute_category_shares(row, lists[listed], n_cases, shares)
+    p = _compute_category_shares(case[items >= 0], items[items >= 0], n_cases, shares)
     p.sort_indices()
     mixed = ((1 - _SMOOTHING) * q.multiply(p > 0) + _SMOOTHING * p).tocsr()
     mixed.sort_indices()
@@ -161,7 +161,7 @@ def list_calibrations(lists: Array, items: Array, case: Array, categories: Matri
     return np.where(has_both, values, np.nan)
 
 
-def _category_shares(row: Array, item: Array, n_cases: int, shares: Matrix) -> Any:
+def _compute_category_shares(row: Array, item: Array, n_cases: int, shares: Matrix) -> Any:
     """Return the share of each category among the items of each case: cases x categories, CSR.
 
     row, item: the case and the item of each entry. shares: of an item's categories, items x

@@ -145,18 +145,18 @@ def build_case_rows(
             TIES: pl.repeat(context.ties, len(cases), eager=True),
             WINDOW: pl.repeat(context.window, len(cases), eager=True),
             TIME: pl.Series(cases.target_time).cast(pl.Datetime("us")),
-            RANK: _null_for_zero(ranks[:, 1 if hide_seen else 0]),
-            RANK_HIDDEN: _null_for_zero(ranks[:, 1]),
+            RANK: _replace_zero(ranks[:, 1 if hide_seen else 0]),
+            RANK_HIDDEN: _replace_zero(ranks[:, 1]),
             "popularity": _label_popularity(counts, cases.target),
             "gap": _label_thirds("gap", gap, context.gap),
             "length": _label_thirds("length", length, context.length),
-            "kind": _labels("kind", ~_is_repeat(items, cases.target)),
+            "kind": _label_codes("kind", ~_is_repeat(items, cases.target)),
             "item_rows": label_item_rows(_append_zero(counts)[cases.target]),
-            **{column: _labels(column, codes) for column, codes in cases.labels.items()},
+            **{column: _label_codes(column, codes) for column, codes in cases.labels.items()},
             "gap_us": gap,
             "history_length": length,
             TARGET_ROWS: _append_zero(counts)[cases.target],
-            HISTORY_ROWS: _null_for_nan(_history_popularity(items, counts)),
+            HISTORY_ROWS: _replace_nan(_average_history_popularity(items, counts)),
             **_list_columns(lists, counts, ks),
         }
     )
@@ -173,12 +173,12 @@ def _list_columns(lists: Array, counts: Array, ks: Sequence[int]) -> dict[str, p
     n_unseen = max(0, int(lists.max(initial=-1)) + 1 - len(counts))  # items without training rows
     rows = np.append(counts.astype(float), np.zeros(n_unseen))
     for k in ks:
-        series[f"{NOVELTY}@{k}"] = _null_for_nan(novelty(lists[:, :k], rows))
-        series[f"{LIST_ROWS}@{k}"] = _null_for_nan(row_means(lists[:, :k], rows))
+        series[f"{NOVELTY}@{k}"] = _replace_nan(novelty(lists[:, :k], rows))
+        series[f"{LIST_ROWS}@{k}"] = _replace_nan(row_means(lists[:, :k], rows))
     return series
 
 
-def _history_popularity(items: _HistoryItems, counts: Array) -> Array:
+def _average_history_popularity(items: _HistoryItems, counts: Array) -> Array:
     """Return the mean of counts[item] over each history's known items; NaN where it has none.
 
     items: the items of all histories, one after the other, -1 for unknown ones. `counts` has each
@@ -195,12 +195,12 @@ def _append_zero(counts: Array) -> Array:
     return np.append(counts.astype(float), 0.0)
 
 
-def _null_for_nan(values: Array) -> pl.Series:
+def _replace_nan(values: Array) -> pl.Series:
     """Return the values as a series with null in place of NaN."""
     return pl.Series(values).fill_nan(None)
 
 
-def _null_for_zero(ranks: Array) -> pl.Series:
+def _replace_zero(ranks: Array) -> pl.Series:
     """Return ranks from 1 as a series with null in place of 0, which stands for no rank."""
     return pl.Series(ranks).replace(0, None)
 
@@ -217,12 +217,12 @@ def _label_popularity(counts: Array, target: Array) -> pl.Series:
     """
     is_tail = np.ones(len(counts) + 1, bool)  # the last entry is for target -1
     is_tail[np.argsort(-counts, kind="stable")[: round(HEAD_SHARE * len(counts))]] = False
-    return _labels("popularity", is_tail[target])
+    return _label_codes("popularity", is_tail[target])
 
 
 def label_item_rows(n_rows: Array) -> pl.Series:
     """Return none, few (1 to 4) or many for each target's number of training rows."""
-    return _labels("item_rows", np.add(n_rows > 0, n_rows >= MANY_ROWS, dtype=np.int8))
+    return _label_codes("item_rows", np.add(n_rows > 0, n_rows >= MANY_ROWS, dtype=np.int8))
 
 
 def _find_thirds(values: Array) -> tuple[float, float]:
@@ -237,10 +237,10 @@ def _label_thirds(column: str, values: Array, bounds: tuple[float, float]) -> pl
     `bounds` is (low, high), and `column` the name of the grouping (gap or length).
     """
     low, high = bounds
-    return _labels(column, np.add(values > low, values > high, dtype=np.int8))
+    return _label_codes(column, np.add(values > low, values > high, dtype=np.int8))
 
 
-def _labels(column: str, codes: Array) -> pl.Series:
+def _label_codes(column: str, codes: Array) -> pl.Series:
     """Return, for each code, the name of that group of a grouping, such as popularity.
 
     codes: 0, 1, ... in the order of the groups, such as head, tail. Much faster than an array of

@@ -330,7 +330,7 @@ class Evaluation(Reportable):
 
         Parameters of the model that were renamed are there under their former names, too.
         """
-        facts = {json_name: getattr(self, name) for name, json_name in _fact_names().items()}
+        facts = {json_name: getattr(self, name) for name, json_name in _list_fact_names().items()}
         kind = find_model_class(self.model)
         return {**facts, "params": add_former_names(kind, self.params) if kind else self.params}
 
@@ -382,7 +382,7 @@ class Evaluation(Reportable):
         True
         """
         frame, facts = read_result(path)
-        names = _fact_names()
+        names = _list_fact_names()
         if missing := set(names.values()) - set(facts):
             raise TalerecError(
                 f"{path} was written by another version of talerec: it has no {min(missing)};"
@@ -394,7 +394,7 @@ class Evaluation(Reportable):
         return cls(**{**values, "ks": tuple(values["ks"])}, frame=frame)
 
 
-def _fact_names() -> dict[str, str]:
+def _list_fact_names() -> dict[str, str]:
     """Return the fields of an evaluation, except its frames: name -> name in JSON."""
     names = (entry.name for entry in fields(Evaluation))
     return {name: _JSON_NAMES.get(name, name) for name in names if name not in _FRAMES}

@@ -111,14 +111,14 @@ def encode_histories(
         selected = np.flatnonzero((bucket == number) & (count > 0))
         for part in np.array_split(selected, -(-len(selected) * width // _CELLS) or 1):
             if part.size:
-                rows = known_rows[_last_rows(stop[part], count[part], width)]
-                batch = _batch(histories, rows, count[part], histories.now[part], vectors)
+                rows = known_rows[_select_last_rows(stop[part], count[part], width)]
+                batch = _build_batch(histories, rows, count[part], histories.now[part], vectors)
                 with torch.inference_mode():
                     out[part] = net.encode_last(batch).numpy()
     return out, count > 0
 
 
-def _last_rows(stop: Array, count: Array, width: int) -> Array:
+def _select_last_rows(stop: Array, count: Array, width: int) -> Array:
     """Return row numbers, histories x width: the last `count` rows before `stop`, in order.
 
     stop, count : one entry per history, count at least 1; columns beyond it repeat the newest row.
@@ -127,7 +127,7 @@ def _last_rows(stop: Array, count: Array, width: int) -> Array:
     return rows
 
 
-def _batch(
+def _build_batch(
     histories: HistoryRows, rows: Array, count: Array, now: Array, vectors: Callable[[Array], Array]
 ) -> Batch:
     """Return rows of histories as a `Batch` for inference, without targets, with item vectors.

@@ -105,7 +105,7 @@ def sampled_loss(
     others : the m negatives, items; where a negative equals a state's target, it is ignored there
     log_q : log of the expected number of draws of each negative, subtracted from its score
     """
-    positive, negative = _scores(states, head, target, others)
+    positive, negative = _score_targets(states, head, target, others)
     if log_q is not None:
         negative = negative - log_q
     negative = negative.masked_fill(others == target[:, None], -torch.inf)
@@ -122,7 +122,7 @@ def gbce_loss(
     negatives / (items - 1) and t the calibration; t = 0 is plain BCE. Each state's sum is divided
     by m + 1. states : n x dim; head : item vectors and biases; target : n items; others : m items
     """
-    positive, negative = _scores(states, head, target, others)
+    positive, negative = _score_targets(states, head, target, others)
     alpha = min(1.0, len(others) / max(1, len(head.table) - 1))
     beta = alpha * (calibration * (1 - 1 / alpha) + 1 / alpha)
     losses = beta * F.softplus(-positive) + F.softplus(negative).sum(1)
@@ -144,7 +144,9 @@ def bce_loss(states: Tensor, head: Head, target: Tensor, others: Tensor) -> Tens
     return (losses / (others.shape[1] + 1)).mean()
 
 
-def _scores(states: Tensor, head: Head, target: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+def _score_targets(
+    states: Tensor, head: Head, target: Tensor, others: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return (positive, negative): scores of each state's target (n) and m negatives (n x m).
 
     states : n x dim; head : item vectors (items x dim), and a bias per item or None

@@ -71,7 +71,7 @@ def prefixes(begin: Array, end: Array, longest: int) -> Samples:
     """
     targets = np.maximum(end - begin - 1, 0)
     user = np.repeat(np.arange(len(begin)), targets)
-    target = begin[user] + 1 + _offsets(targets)
+    target = begin[user] + 1 + _build_offsets(targets)
     count = np.minimum(longest, target - begin[user])
     return Samples(target - count, count, np.ones_like(count), user)
 
@@ -83,12 +83,12 @@ def whole(begin: Array, end: Array, longest: int) -> Samples:
     """
     pieces = -(-(end - begin) // longest)
     user = np.repeat(np.arange(len(begin)), pieces)
-    last = end[user] - _offsets(pieces) * longest
+    last = end[user] - _build_offsets(pieces) * longest
     count = np.minimum(longest, last - begin[user])
     return Samples(last - count, count, np.zeros_like(count), user)
 
 
-def _offsets(sizes: Array) -> Array:
+def _build_offsets(sizes: Array) -> Array:
     """Return 0, 1, ..., size - 1 for each of the sizes, all concatenated."""
     ends = np.cumsum(sizes)
     offsets: Array = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
@@ -182,7 +182,7 @@ class Feed:
         samples, row_start = self.samples, np.arange(len(sample)) * width
         count, n_targets = samples.count[sample], samples.n_targets[sample]
         first_target = np.repeat(row_start + count - n_targets, n_targets)
-        position = self._to(first_target + _offsets(n_targets))
+        position = self._to(first_target + _build_offsets(n_targets))
         first, length = self._to(samples.first[sample]), self._to(count)
         column = torch.arange(width, device=self.device)
         row = first[:, None] + torch.minimum(column, length[:, None] - 1)

@@ -72,12 +72,14 @@ def mean_ndcg(net: Net, feed: Feed, allowed: list[int]) -> float:
             for a in range(0, len(selected), size):
                 batch = feed.batch(selected[a : a + size], width)
                 scores = net.encode_last(batch) @ head.table.mT
-                total += float(_gains(scores if head.bias is None else scores + head.bias, batch))
+                total += float(
+                    _sum_gains(scores if head.bias is None else scores + head.bias, batch)
+                )
     net.train()
     return total / max(1, len(samples))
 
 
-def _gains(scores: Tensor, batch: Batch) -> Tensor:
+def _sum_gains(scores: Tensor, batch: Batch) -> Tensor:
     """Return the sum of 1 / log2(1 + rank) over the targets that rank in the top ten.
 
     scores : samples x items; batch : the samples' items and the target of each. Items of a sample's

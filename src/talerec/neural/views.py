@@ -110,7 +110,7 @@ def substitute(item: Array, time: Array, rate: float, similar: Array) -> Array:
     the shortest interval to the next row. similar : the most similar item of each item
     """
     replaced = item.copy()
-    chosen = _by_gap(time, max(1, int(rate * len(item))), largest=False)
+    chosen = _select_by_gap(time, max(1, int(rate * len(item))), largest=False)
     replaced[chosen] = similar[replaced[chosen]]
     return replaced
 
@@ -121,11 +121,11 @@ def insert(item: Array, time: Array, rate: float, similar: Array) -> Array:
     item, time : of the L rows of one sequence. A similar item follows rate * L rows (at least 1),
     those with the longest interval to the next row. similar : the most similar item of each item
     """
-    chosen = np.sort(_by_gap(time, max(1, int(rate * len(item))), largest=True))
+    chosen = np.sort(_select_by_gap(time, max(1, int(rate * len(item))), largest=True))
     return np.insert(item, chosen + 1, similar[item[chosen]])
 
 
-def _by_gap(time: Array, count: int, *, largest: bool) -> Array:
+def _select_by_gap(time: Array, count: int, *, largest: bool) -> Array:
     """Return the `count` rows with the shortest (if `largest`, longest) intervals to the next.
 
     The last row of the sequence has no next row and is never returned; a sequence of one row gives
@@ -161,13 +161,13 @@ def similar_items(rows: Rows) -> Array:
         chunk = slice(*np.searchsorted(item, [a, b]))
         owners = torch.zeros(len(length), b - a)
         owners[user[chunk], item[chunk] - a] = 1.0
-        alike = _shared(owners, user, item, weight, rows.items).T / np.sqrt(count)
+        alike = _sum_shared(owners, user, item, weight, rows.items).T / np.sqrt(count)
         alike[np.arange(b - a), np.arange(a, b)] = 0.0
         most_similar[a:b] = np.where(alike.max(1) > 0, alike.argmax(1), np.arange(a, b))
     return most_similar
 
 
-def _shared(owners: torch.Tensor, user: Array, item: Array, weight: Array, items: int) -> Array:
+def _sum_shared(owners: torch.Tensor, user: Array, item: Array, weight: Array, items: int) -> Array:
     """Return items x columns: the weighted sum of `owners` rows over the users of each item.
 
     item, user, weight : one entry per distinct (item, user) pair

@@ -127,7 +127,7 @@ class SparseBlock(Block):
         """
         if self.stored_peaks is not None:
             return self.stored_peaks
-        return _row_peaks(self._kernel_indptr, self.values)
+        return _find_row_peaks(self._kernel_indptr, self.values)
 
     @cached_property
     def _kernel_indptr(self) -> Array:
@@ -366,7 +366,7 @@ def block_table(blocks: Sequence[Block], *, peaks: bool) -> Array:
 
 
 @kernel
-def _row_peaks(indptr: Array, values: Array) -> Array:
+def _find_row_peaks(indptr: Array, values: Array) -> Array:
     """Return the largest absolute value of each compressed row (float32).
 
     Row i has values[indptr[i]:indptr[i + 1]]; 0 for an empty row.

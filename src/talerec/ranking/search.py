@@ -158,7 +158,7 @@ def _search(
     number of items kept at the front of the store, with complete scores. `top` is scratch here: the
     caller ranks the kept items.
     """
-    rest, work = _remaining_bounds(blocks, sources, shares, len(store.items))
+    rest, work = _bound_remaining(blocks, sources, shares, len(store.items))
     check = rest[0] * _FIRST_CHECK
     for x in range(len(sources)):
         if rest[x] < check and work[x] > hash_size(store):
@@ -168,7 +168,7 @@ def _search(
             if n_kept > 0:
                 for c in range(n_kept):
                     for y in range(x, len(sources)):
-                        store.scores[c] += _contribution(
+                        store.scores[c] += _get_contribution(
                             blocks, sources[y], shares[y], store.items[c]
                         )
                 return n_kept
@@ -177,7 +177,7 @@ def _search(
 
 
 @template
-def _remaining_bounds(
+def _bound_remaining(
     blocks: Blocks, sources: Array, shares: Array, items: int
 ) -> tuple[Array, Array]:
     """Return (rest, work) before each source: what it and the later ones can still add.
@@ -224,7 +224,7 @@ def _keep_possible(store: HashScores, flags: ItemFlags, rest: float, top: TopK, 
 
 
 @template
-def _contribution(blocks: Blocks, source: int, share: float, j: int) -> float:
+def _get_contribution(blocks: Blocks, source: int, share: float, j: int) -> float:
     """Return what a source (row of the weights B, times share) adds to the score of item j.
 
     blocks: the weights B. The source is in a sparse or an identity block; sources are numbered

@@ -233,7 +233,9 @@ class Weights:
             block_arrays = dict(block.arrays())
             if block.source_item is not None and block_kind(block) != "runs":
                 block_arrays["source_item"] = block.source_item
-            arrays |= {_array_name(name, number): array for name, array in block_arrays.items()}
+            arrays |= {
+                _format_array_name(name, number): array for name, array in block_arrays.items()
+            }
         return facts, arrays
 
     @classmethod
@@ -258,7 +260,7 @@ class Weights:
         return cls(blocks, arrays.get("base"), query_arrays)
 
 
-def _array_name(name: str, number: int) -> str:
+def _format_array_name(name: str, number: int) -> str:
     """Return the name of a block's array in an artifact; the first block's have no number."""
     return f"{name}_{number}" if number else name
 
@@ -287,9 +289,9 @@ def _restore_block(
             f"the model has weights of a form {kind!r}, which this version does not know"
         )
     fields = {
-        field: arrays[_array_name(name, number)]
+        field: arrays[_format_array_name(name, number)]
         for name, field in {**_ARRAYS[kind], "source_item": "source_item"}.items()
-        if _array_name(name, number) in arrays
+        if _format_array_name(name, number) in arrays
     }
     return KINDS[kind](items=items, weight=fact["weight"], **fields)
 

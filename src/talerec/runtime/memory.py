@@ -26,11 +26,11 @@ def available_bytes() -> int:
 
     The smaller of what is free on the machine and in its container (cgroup); at least 0.
     """
-    available = _machine_bytes()
+    free = _machine_bytes()
     for folder, limit, used, cached in _CONTAINERS:
         with suppress(OSError, ValueError):  # ValueError: the limit "max" means none
-            available = min(available, _container_bytes(Path(folder), limit, used, cached))
-    return max(available, 0)
+            free = min(free, _container_bytes(Path(folder), limit, used, cached))
+    return max(free, 0)
 
 
 def _container_bytes(folder: Path, limit: str, used: str, cached: str) -> int:
@@ -109,10 +109,10 @@ def require_memory(size: int, what: str, advice: str, budget: int | None = None)
     The message says that `what`, such as "the Gram matrix", needs that much, and ends with
     `advice`.
     """
-    available = available_bytes() if budget is None else budget
-    if size > available:
+    limit = available_bytes() if budget is None else budget
+    if size > limit:
         status = "is free" if budget is None else "is allowed"
-        message = f"{what} needs {format_bytes(size)}, but {format_bytes(available)} {status}; {advice}"
+        message = f"{what} needs {format_bytes(size)}, but {format_bytes(limit)} {status}; {advice}"
         raise TalerecError(message)
 
 

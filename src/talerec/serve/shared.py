@@ -227,9 +227,11 @@ class SharedState:
             *self._format_response_times(total),
         ]
         for name, seconds in (model_times or {}).items():
-            text += _metric_lines(f"talerec_model_{name}_timestamp_seconds", f"{seconds:.3f}")
+            text += _format_metric_lines(
+                f"talerec_model_{name}_timestamp_seconds", f"{seconds:.3f}"
+            )
         for name, value in (values or {}).items():
-            text += _metric_lines(name, f"{value:.15g}")
+            text += _format_metric_lines(name, f"{value:.15g}")
         return ("\n".join([*text, *lines]) + "\n").encode()
 
     def _format_single_values(self, total: Array) -> list[str]:
@@ -242,10 +244,10 @@ class SharedState:
         for name, column in self._metric_columns.items():
             full_name = f"talerec_{name}" + ("" if name in GAUGES else "_total")
             digits = 6 if name.endswith("_seconds") else 0
-            lines += _metric_lines(full_name, f"{total[column]:.{digits}f}")
+            lines += _format_metric_lines(full_name, f"{total[column]:.{digits}f}")
         versions = self.versions()
-        lines += _metric_lines("talerec_workers_ready", str(len(versions)))
-        lines += _metric_header("talerec_model_workers", "gauge")
+        lines += _format_metric_lines("talerec_workers_ready", str(len(versions)))
+        lines += _format_metric_header("talerec_model_workers", "gauge")
         for version in sorted(set(versions)):
             lines.append(f'talerec_model_workers{{version="{version}"}} {versions.count(version)}')
         return lines
@@ -257,7 +259,7 @@ class SharedState:
         The counts of a route begin at its column in `_route_columns`, one per status. Zeros are
         left out. A worker is a process that answers requests.
         """
-        lines = _metric_header("talerec_requests_total", "counter")
+        lines = _format_metric_header("talerec_requests_total", "counter")
         for route, route_column in self._route_columns.items():
             for status, status_offset in self._status_offsets.items():
                 if count := total[route_column + status_offset]:
@@ -273,7 +275,7 @@ class SharedState:
         then the sum of its times. Routes without responses are left out. A worker is a process that
         answers requests.
         """
-        lines = _metric_header("talerec_request_seconds", "histogram")
+        lines = _format_metric_header("talerec_request_seconds", "histogram")
         for route, column in self._route_columns.items():
             column += len(STATUSES)
             counts = np.cumsum(total[column : column + len(BOUNDS) + 1])
@@ -310,18 +312,18 @@ class RestartCounters:
         }
 
 
-def _metric_header(name: str, kind: str) -> list[str]:
+def _format_metric_header(name: str, kind: str) -> list[str]:
     """Return the HELP and TYPE lines of a Prometheus metric; `kind` is its type."""
     return [f"# HELP {name} {HELP[name]}", f"# TYPE {name} {kind}"]
 
 
-def _metric_lines(name: str, value: str) -> list[str]:
+def _format_metric_lines(name: str, value: str) -> list[str]:
     """Return the Prometheus lines of a metric without labels: help, type and value.
 
     The metric is a counter if its name ends with "_total", else a gauge.
     """
     kind = "counter" if name.endswith("_total") else "gauge"
-    return [*_metric_header(name, kind), f"{name} {value}"]
+    return [*_format_metric_header(name, kind), f"{name} {value}"]
 
 
 def _map_array(path: Path, shape: tuple[int, int], dtype: type) -> Array:

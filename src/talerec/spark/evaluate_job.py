@@ -196,7 +196,7 @@ def _save_rows(run: ClusterRun, stats: LogStats, options: _Options) -> _Evaluati
     return _EvaluationLog(run, stats, rows, count, options)
 
 
-def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
+def _find_validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
     """Return the time (microseconds) from which the rows before `when` are for validation.
 
     run: the Spark session, with the seconds of stages. stats: the log's rows as a Spark table
@@ -207,7 +207,7 @@ def _validation_start(run: ClusterRun, stats: LogStats, when: int) -> int:
     return _find_time(run, events, lambda before: earlier_cut_row(before, stats.n_rows))
 
 
-def _last_rows_start(run: ClusterRun, stats: LogStats, share: float) -> int:
+def _find_last_rows_start(run: ClusterRun, stats: LogStats, share: float) -> int:
     """Return the time (microseconds) from which on the last rows lie, a share of all rows.
 
     run: the Spark session. stats: the log's rows as a Spark table (`events`), with counts.
@@ -258,7 +258,9 @@ def _evaluate_windows(log: _EvaluationLog, plan: SplitPlan) -> list[_WindowResul
     TalerecError if there is no case at all.
     """
     results, (run, stats) = [], log[:2]
-    finders = (partial(find, run, stats) for find in (_validation_start, _last_rows_start))
+    finders = (
+        partial(find, run, stats) for find in (_find_validation_start, _find_last_rows_start)
+    )
     windows = plan.windows(log.options.on, stats.unit, stats.time_range[1], *finders)
     for number, window in enumerate(windows):
         try:

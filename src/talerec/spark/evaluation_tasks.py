@@ -107,14 +107,14 @@ class WindowStats(NamedTuple):
         counts = np.sum(list(messages.map_arrays(folder, "counts", n_partitions)), axis=0)
         n_train, n_simultaneous, n_pairs, n_cases = counts.tolist()
         gap, length = (
-            _third_bounds(list(messages.map_arrays(folder, name, n_partitions)))
+            _find_third_bounds(list(messages.map_arrays(folder, name, n_partitions)))
             for name in ("gap", "length")
         )
         share = n_simultaneous / n_pairs if n_pairs else 0.0
         return cls(n_train, share, n_cases, gap, length)
 
 
-def _third_bounds(arrays: Sequence[Array]) -> tuple[float, float]:
+def _find_third_bounds(arrays: Sequence[Array]) -> tuple[float, float]:
     """Return the 0.33 and 0.67 quantiles of all values of several ascending arrays."""
     low, high = (quantile(arrays, share) for share in THIRDS)
     return low, high

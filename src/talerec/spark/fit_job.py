@@ -79,7 +79,7 @@ def fit(
     limits = TaskLimits.check(task_rows, task_pairs, solve_bytes)
     check_weighted_fit(model, names)
     check_target(output)
-    table = check_table(session, str(weights or _default_table(Path(output))), source)
+    table = check_table(session, str(weights or _choose_table_address(Path(output))), source)
     histories = check_histories_output(session, histories, source, names.has_weights)
     with open_run(session, work or Path(output).parent) as run:
         stats = read_stats(run, source, LogOptions(names, ties, core, drop_duplicates))
@@ -90,7 +90,7 @@ def fit(
     return model
 
 
-def _default_table(output: Path) -> str:
+def _choose_table_address(output: Path) -> str:
     """Return the address of the table of a saved model's weights, which lies beside the model.
 
     For shop.tale it is shop.weights.parquet, as a URL with file://.

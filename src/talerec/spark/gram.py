@@ -125,9 +125,9 @@ def create_pair_files(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -
     share of each term, and whether its K equals its G. G and K are those of the normal equations: S
     and T have, per training example, the weights of its source and its target items.
     """
-    terms = _example_terms(builder, rows, layout)
+    terms = _build_example_terms(builder, rows, layout)
     for number, term in enumerate(terms):
-        dtypes = {name: array.dtype for name, array in _row_arrays(term.pairs).items()}
+        dtypes = {name: array.dtype for name, array in _list_row_arrays(term.pairs).items()}
         for name, dtype in {**dtypes, "item": np.dtype(np.int32)}.items():
             for group, n_rows in enumerate(layout.group_sizes):
                 create_file(layout.file(group, number, name), n_rows * dtype.itemsize)
@@ -160,7 +160,7 @@ def write_partition(
         item = np.full(log.rows, _NO_ITEM, np.int32)
         item[: term.log.rows] = term.log.item
         write_at(layout.file(group, number, "item"), first, item)
-        for name, array in _row_arrays(term.pairs).items():
+        for name, array in _list_row_arrays(term.pairs).items():
             is_row_number = array.dtype.kind == "i"
             shifted = array + array.dtype.type(first) if is_row_number else array
             write_at(layout.file(group, number, name), first, shifted)
@@ -197,7 +197,7 @@ def sum_targets(
     target items.
     """
     group, lo, hi = targets
-    for number, term in enumerate(_example_terms(builder, rows, layout)):
+    for number, term in enumerate(_build_example_terms(builder, rows, layout)):
         pairs = _map_pairs(term.pairs, layout, group, number)
         item = _map_file(layout.file(group, number, "item"), np.dtype(np.int32))
         parts = ONLY_G if term.target_equals_source else BOTH
@@ -205,7 +205,7 @@ def sum_targets(
         yield TargetSums(sums, term.target_equals_source)
 
 
-def _example_terms(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -> list[GramTerm]:
+def _build_example_terms(builder: TermBuilder, rows: RowFiles, layout: RowLayout) -> list[GramTerm]:
     """Return the Gram terms of an artificial user who has as many rows as the longest history.
 
     A Gram term is a summand of G = S'S and K = S'T; builder: returns the terms of some rows. These
@@ -227,7 +227,7 @@ def _map_pairs(pairs: Pairs, layout: RowLayout, group: int, term: int) -> Pairs:
     """
     mapped = {
         id(array): _map_file(layout.file(group, term, name), array.dtype)
-        for name, array in _row_arrays(pairs).items()
+        for name, array in _list_row_arrays(pairs).items()
     }
     all_pairs: Pairs = _replace_arrays(pairs, lambda _, array: mapped.get(id(array), array))
     return all_pairs
@@ -243,7 +243,7 @@ def _map_file(path: Path, dtype: np.dtype[Any]) -> Array:
     return np.asarray(np.memmap(path, dtype, "c"))
 
 
-def _row_arrays(pairs: Pairs) -> dict[str, Array]:
+def _list_row_arrays(pairs: Pairs) -> dict[str, Array]:
     """Return the distinct arrays of `pairs` with one entry per row, by dotted field name.
 
     pairs: nested named tuples of the arrays that a kernel needs to sum pairs of rows. Lookup

@@ -59,7 +59,7 @@ class Columns:
 NAMES = Columns()
 
 
-def _column(name: str) -> Any:
+def _select_column(name: str) -> Any:
     """Return the Spark column of exactly that name, which may have dots and backticks."""
     quoted = name.replace("`", "``")
     return F.col(f"`{quoted}`")
@@ -71,9 +71,9 @@ def id_expression(name: str, kind: T.DataType) -> Any:
     name: of the column. InvalidLogError if it is neither text nor whole numbers.
     """
     if isinstance(kind, T.IntegralType):
-        return _column(name).cast("long")
+        return _select_column(name).cast("long")
     if isinstance(kind, T.StringType):
-        return _column(name).cast("string")
+        return _select_column(name).cast("string")
     raise InvalidLogError(
         f"column {name!r} holds {kind.simpleString()} values; ids are text or whole numbers"
     )
@@ -85,7 +85,7 @@ def time_expression(name: str, kind: T.DataType) -> Any:
     Timestamps and dates become microseconds since 1970; numbers stay as they are, in the unit of
     the log. kind: the Spark type of the column `name`; InvalidLogError for another type.
     """
-    column = _column(name)
+    column = _select_column(name)
     if isinstance(kind, T.TimestampType):
         return F.unix_micros(column)
     if isinstance(kind, T.DateType):
@@ -121,9 +121,9 @@ def weight_expression(frame: DataFrame, names: Columns) -> Any:
         assert names.weight is not None
         kind = frame.schema[names.weight].dataType
         if isinstance(kind, T.NumericType):
-            return _column(names.weight).cast("double")
+            return _select_column(names.weight).cast("double")
         if isinstance(kind, T.StringType):
-            return F.trim(_column(names.weight)).try_cast("double")
+            return F.trim(_select_column(names.weight)).try_cast("double")
         raise InvalidLogError(
             f"column {names.weight!r} holds {kind.simpleString()} values; weights are numbers"
         )
@@ -133,7 +133,7 @@ def weight_expression(frame: DataFrame, names: Columns) -> Any:
         raise TalerecError(
             "give `weight` or `event_weights`, one of the two", "weight", "event_weights"
         )
-    event = _column(names.event).cast("string")
+    event = _select_column(names.event).cast("string")
     events = frame.select(event.alias("event")).distinct().limit(_MAX_EVENTS + 1).collect()
     check_event_weights(names.event, [row[0] for row in events], names.event_weights)
     weights = names.event_weights.items()

@@ -162,7 +162,7 @@ class RowFiles(NamedTuple):
         """
         ptr, item, time = (self.read_array(name, partition) for name in ("ptr", "item", "time"))
         weight = self.read_array("weight", partition) if self.has_weights else None
-        users, items = _range_vocabulary(len(ptr) - 1), _range_vocabulary(self.n_items)
+        users, items = _build_range_vocabulary(len(ptr) - 1), _build_range_vocabulary(self.n_items)
         return Log(ptr, item, time, users, items, latest=self.latest_time, weight=weight)
 
     def load_latest(self, partition: int) -> Log:
@@ -197,8 +197,8 @@ class RowFiles(NamedTuple):
         """
         ones = np.ones(n_rows, np.int64)
         return Log(
-            np.array([0, n_rows]), np.zeros(n_rows, np.int32), ones, _range_vocabulary(1),
-            _range_vocabulary(self.n_items), latest=self.latest_time,
+            np.array([0, n_rows]), np.zeros(n_rows, np.int32), ones, _build_range_vocabulary(1),
+            _build_range_vocabulary(self.n_items), latest=self.latest_time,
             weight=ones.astype(np.float64) if self.has_weights else None,
             trends=ones if self.has_trends else None,
         )  # fmt: skip
@@ -259,7 +259,7 @@ class RowFiles(NamedTuple):
         return messages.read_array(self.folder, f"{self.prefix}{name}-{number}")
 
 
-def _range_vocabulary(size: int) -> Vocabulary:
+def _build_range_vocabulary(size: int) -> Vocabulary:
     """Return a vocabulary whose ids are the numbers 0 to size - 1."""
     return Vocabulary(pl.Series(np.arange(size)))
 
@@ -294,10 +294,12 @@ def _sort_rows(frame: pl.DataFrame, users: UserPartitions, rows: RowFiles) -> Lo
     The log's items are the ranks, its users the sorted ids, its `latest` the latest time. An empty
     frame gives a log without users and rows, whose `latest` is None: no row would use it.
     """
-    items = _range_vocabulary(rows.n_items)
+    items = _build_range_vocabulary(rows.n_items)
     if frame.is_empty():
         none = np.empty(0, np.int64)
-        return Log(np.zeros(1, np.int64), none.astype(np.int32), none, _range_vocabulary(0), items)
+        return Log(
+            np.zeros(1, np.int64), none.astype(np.int32), none, _build_range_vocabulary(0), items
+        )
     ids, user = users.encode(frame["user"])
     ptr, order = group_rows(user, len(ids))
     for name in reversed(row_order("position" in frame.columns, "position")):

@@ -168,7 +168,7 @@ def sample_held_users(rows: RowFiles, name: str, count: int, split: QuerySplit) 
 
 def create_times_file(rows: RowFiles, n_rows: int) -> None:
     """Create the file that `save_item_times` fills."""
-    create_file(_times_path(rows), 8 * n_rows)
+    create_file(_get_times_path(rows), 8 * n_rows)
 
 
 def save_item_times(rows: RowFiles) -> None:
@@ -181,7 +181,7 @@ def save_item_times(rows: RowFiles) -> None:
     chunks = [slice(a, a + _CHUNK_ROWS) for a in range(0, n_rows, _CHUNK_ROWS)]
     counts = sum((np.bincount(by_time.item[c], minlength=n_items) for c in chunks), start=0)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    times = np.memmap(_times_path(rows), np.int64, "r+", shape=(n_rows,))
+    times = np.memmap(_get_times_path(rows), np.int64, "r+", shape=(n_rows,))
     free = indptr[:-1].copy()  # of each item, the first row that is not written
     for chunk in chunks:
         item = np.asarray(by_time.item[chunk])
@@ -195,10 +195,10 @@ def save_item_times(rows: RowFiles) -> None:
 
 def load_item_times(rows: RowFiles) -> ItemTimes:
     """Return the times of all rows, memory-mapped; the files are those of `save_item_times`."""
-    times = np.asarray(np.memmap(_times_path(rows), np.int64, "r"))
+    times = np.asarray(np.memmap(_get_times_path(rows), np.int64, "r"))
     return ItemTimes(rows.read_array("item_indptr", 0), times, tempo_tasks.load_by_time(rows).time)
 
 
-def _times_path(rows: RowFiles) -> Path:
+def _get_times_path(rows: RowFiles) -> Path:
     """Return the path of the file of times by item."""
     return Path(rows.folder) / f"{_TIMES}.raw"

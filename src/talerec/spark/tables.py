@@ -46,7 +46,7 @@ def check_table(session: SparkSession, address: str, source: Source) -> str:
                 f"{address} is where the log is read from, and would be overwritten: "
                 "name another folder"
             )
-    if not _is_replaceable(*_hadoop_path(session, address)):
+    if not _is_replaceable(*_build_hadoop_path(session, address)):
         raise TalerecError(f"{address} is there already, and is not a table that Spark has written")
     return address
 
@@ -54,8 +54,8 @@ def check_table(session: SparkSession, address: str, source: Source) -> str:
 def _is_replaceable(path: Any, file_system: Any) -> bool:
     """Return whether nothing is at a path, or a folder in which Spark wrote every file.
 
-    path, file_system: a Hadoop path and its file system, Java objects (`_hadoop_path`). Files of
-    Spark are recognised by the beginning of their names; an empty folder is replaceable.
+    path, file_system: a Hadoop path and its file system, Java objects (`_build_hadoop_path`). Files
+    of Spark are recognised by the beginning of their names; an empty folder is replaceable.
     """
     if not file_system.exists(path):
         return True
@@ -78,7 +78,7 @@ def _input_addresses(session: SparkSession, source: Source) -> list[str]:
     return [_normalize_address(session, file) for file in source.inputFiles()]
 
 
-def _hadoop_path(session: SparkSession, address: str) -> tuple[Any, Any]:
+def _build_hadoop_path(session: SparkSession, address: str) -> tuple[Any, Any]:
     """Return an address (path or URL) as a Hadoop Path object, and its Hadoop file system.
 
     Both are Java objects, reached through py4j.
@@ -91,7 +91,7 @@ def _hadoop_path(session: SparkSession, address: str) -> tuple[Any, Any]:
 
 def _normalize_address(session: SparkSession, address: str) -> str:
     """Return the full URL of an address; symbolic links of local folders are resolved."""
-    path, file_system = _hadoop_path(session, address)
+    path, file_system = _build_hadoop_path(session, address)
     text = str(file_system.makeQualified(path).toString())
     return f"file:{Path(text[5:]).resolve()}" if text.startswith("file:") else text
 
@@ -111,7 +111,7 @@ def replace_table(session: SparkSession, address: str) -> Iterator[None]:
 
     A context manager; the block writes the new table.
     """
-    path, file_system = _hadoop_path(session, address)
+    path, file_system = _build_hadoop_path(session, address)
     file_system.delete(path, True)
     try:
         yield
@@ -184,7 +184,7 @@ def write_histories(run: ClusterRun, rows: RowFiles, count: int, address: str) -
         if database_kind(address) is not None:
             run_on_partitions(run, count, lambda p: _import_partition(rows, p, address))
             return
-        schema = _histories_schema(rows, count)
+        schema = _build_histories_schema(rows, count)
 
         def write(partition: int, batches: Batches) -> Iterator[pa.RecordBatch]:
             """Yield the rows of a partition of users, with ids, as Arrow batches."""
@@ -221,7 +221,7 @@ def _load_named_log(rows: RowFiles, partition: int) -> Log:
     return replace(rows.load_log(partition), users=users, items=items)
 
 
-def _histories_schema(rows: RowFiles, count: int) -> pa.Schema:
+def _build_histories_schema(rows: RowFiles, count: int) -> pa.Schema:
     """Return the Arrow columns of users' rows: user and item ids, times, and maybe weights.
 
     rows: the files of all partitions (sets of users); count: how many. Ids have the types that they

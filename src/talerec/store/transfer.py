@@ -50,8 +50,8 @@ def import_log(store: Store, log: Log, ids: str | None = None) -> ImportResult:
     kinds = IdKinds(ids or find_kind(log.users.ids), ids or find_kind(log.items.ids))
     if ids is None:
         kinds = store.id_kinds().or_else(kinds)
-    users = _storable_ids(log.users.ids, columns.USER, kinds.user)
-    items = _storable_ids(log.items.ids, columns.ITEM, kinds.item)
+    users = _validate_ids(log.users.ids, columns.USER, kinds.user)
+    items = _validate_ids(log.items.ids, columns.ITEM, kinds.item)
     store.settle_id_kinds(kinds, is_final=ids is not None)
     user_codes = log.user_codes()
     order = np.lexsort((user_codes, log.time))
@@ -79,7 +79,7 @@ def find_kind(ids: pl.Series) -> str | None:
     return TEXT if ids.dtype == pl.String else INTEGER
 
 
-def _storable_ids(ids: pl.Series, name: str, kind: str | None) -> list[str]:
+def _validate_ids(ids: pl.Series, name: str, kind: str | None) -> list[str]:
     """Return user or item ids as text; InvalidLogError names the first that cannot be stored.
 
     `name` is "user_id" or "item_id", for the message; `kind` is "integer" or "text".

@@ -200,7 +200,7 @@ def read_query(address: str, query: str) -> pl.DataFrame:
         if database_kind(address) == "duckdb":
             relation = connection.sql(query)
             return pl.DataFrame() if relation is None else pl.DataFrame(relation.to_arrow_table())
-        with closing(_cursor(connection, database_kind(address))) as cursor:
+        with closing(_open_cursor(connection, database_kind(address))) as cursor:
             cursor.execute(query)
             names = [column[0] for column in cursor.description or ()]
             if not names:
@@ -208,7 +208,7 @@ def read_query(address: str, query: str) -> pl.DataFrame:
             return _build_frame(names, iter(lambda: cursor.fetchmany(_BATCH_ROWS), []))
 
 
-def _cursor(connection: Any, kind: str | None) -> Any:
+def _open_cursor(connection: Any, kind: str | None) -> Any:
     """Return a cursor of a database connection that fetches rows in batches.
 
     `kind` is sqlite or postgresql; for PostgreSQL the connection becomes read-only and the cursor
@@ -227,7 +227,9 @@ def _build_frame(names: list[str], batches: Iterator[list[Any]]) -> pl.DataFrame
     columns are text.
     """
     batch_columns = (zip(names, zip(*rows, strict=True), strict=True) for rows in batches)
-    parts = [pl.DataFrame([_column(n, list(v)) for n, v in columns]) for columns in batch_columns]
+    parts = [
+        pl.DataFrame([_build_column(n, list(v)) for n, v in columns]) for columns in batch_columns
+    ]
     if not parts:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String()))
     try:
@@ -237,7 +239,7 @@ def _build_frame(names: list[str], batches: Iterator[list[Any]]) -> pl.DataFrame
         raise InvalidLogError(message) from None
 
 
-def _column(name: str, values: list[Any]) -> pl.Series:
+def _build_column(name: str, values: list[Any]) -> pl.Series:
     """Return a column of a query's result, UUIDs as text; InvalidLogError for mixed types."""
     if values and type(values[0]).__name__ == "UUID":
         values = [None if value is None else str(value) for value in values]

@@ -158,7 +158,7 @@ def _refuse_other_formats(path: Path, kind: str) -> None:
             raise InvalidLogError(f"its ending is {kind}, but the file is {what}")
 
 
-def _codec(path: Path) -> str | None:
+def _detect_compression(path: Path) -> str | None:
     """Return a file's compression by its first bytes, "gzip" or "zstd"; None if it has none."""
     with path.open("rb") as file:
         start = file.read(4)
@@ -170,7 +170,7 @@ def _open_decompressed(path: Path) -> Any:
 
     The compression is detected by the first bytes, not by the ending.
     """
-    codec = _codec(path)
+    codec = _detect_compression(path)
     if codec is None:
         return path.open("rb")
     import pyarrow as pa
@@ -188,7 +188,7 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from text
 
 
-def _first_line(path: Path) -> str:
+def _read_first_line(path: Path) -> str:
     """Return the first line of a file that is not blank; "" if there is none."""
     return next((line for line in read_lines(path) if line.strip()), "")
 
@@ -209,7 +209,7 @@ def has_no_header(path: Path) -> bool:
     A rating is four fields: user, item, a number and a unix time of 9 to 19 digits.
     """
     try:
-        fields = next(csv.reader([_first_line(path)]), [])
+        fields = next(csv.reader([_read_first_line(path)]), [])
     except csv.Error:  # a field longer than any id
         return False
     if len(fields) != len(RATING):
@@ -235,7 +235,7 @@ def _scan_udata(path: Path) -> pl.LazyFrame:
 
     InvalidLogError unless the first line has four fields: user, item, rating and time.
     """
-    fields = _first_line(path).count("\t") + 1
+    fields = _read_first_line(path).count("\t") + 1
     if fields != len(RATING):
         raise InvalidLogError(f"the first line has {fields} fields, but a rating has {len(RATING)}")
     return _scan_ratings(path, "\t")
@@ -247,7 +247,7 @@ def _scan_dat(path: Path) -> pl.LazyFrame:
     Lines of four fields are user, item, rating and time; lines of three are item, title and genres.
     InvalidLogError for other or unequal numbers of fields.
     """
-    lines = _column_of_lines(path)
+    lines = _read_lines(path)
     fields = lines.str.count_matches("::", literal=True).fill_null(-1) + 1
     names = {len(kind): kind for kind in (RATING, _FILM)}.get(fields[0])
     if names is None:
@@ -263,7 +263,7 @@ def _scan_dat(path: Path) -> pl.LazyFrame:
     return table.struct.unnest().lazy()
 
 
-def _column_of_lines(path: Path) -> pl.Series:
+def _read_lines(path: Path) -> pl.Series:
     """Return the lines of a UTF-8 (else Latin-1) file as a text column; blank lines are null.
 
     InvalidLogError if the file has no text. Line ends and blank lines at the end are removed.
@@ -322,7 +322,7 @@ def _review_fields(path: Path) -> list[str]:
     files hold gigabytes of prose: naming the fields saves the pass that infers them.
     """
     try:
-        first = json.loads(_first_line(path))
+        first = json.loads(_read_first_line(path))
     except (ValueError, RecursionError):
         return []
     if not isinstance(first, dict) or not any(first.keys() >= set(n) for n in columns.PUBLISHED):
@@ -335,7 +335,7 @@ def _scan_parquet(path: Path) -> pl.LazyFrame:
 
     A file that is compressed as a whole (.gz, .zst) is read into memory.
     """
-    if _codec(path) is None:
+    if _detect_compression(path) is None:
         return pl.scan_parquet(path, glob=False)
     with _open_decompressed(path) as stream:
         return pl.read_parquet(io.BytesIO(stream.read())).lazy()

@@ -51,7 +51,7 @@ def read_parts(path: Source | Sequence[Source], options: ReadOptions, **frame_op
     field separator and the SQL query.
     """
     name = source_name(path)
-    if options.query is not None or _database_address(path):
+    if options.query is not None or _find_database_address(path):
         with _name_source(name):
             return _join_parts([_query_part(path, options)], frame_options)
     with sources.open_source(path) as files, _name_source(name, len(files) > 1):
@@ -85,7 +85,7 @@ def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
         frame = unnest_fields(frame, list(options.columns.values()))
         present = field_names(frame.collect_schema())
         constants = {name: value for name, value in file.partitions.items() if name not in present}
-        names = _column_names([*present, *constants], options)
+        names = _find_column_names([*present, *constants], options)
         is_text = formats.is_text(file.path, sep)
         columns_to_read = list(dict.fromkeys(names.values()))
         if is_text:
@@ -96,7 +96,7 @@ def _read_part(file: SourceFile, options: ReadOptions) -> LogPart:
         return LogPart(file.name, names, frame.select(columns_to_read), text_columns, is_text)
 
 
-def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
+def _find_column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
     """Return the names of the columns to read, by role (user, item, time ...).
 
     `present` are the file's columns; `options.columns` has the names asked for, by role. Where a
@@ -121,7 +121,7 @@ def _column_names(present: list[str], options: ReadOptions) -> dict[str, str]:
     for role, name in names.items():
         parameter = CONTEXT_ROLE if role.startswith(CONTEXT_ROLE) else role
         require_columns(present, [name], parameter)
-    _mention_unused(present, names)
+    _log_unused_column(present, names)
     return names
 
 
@@ -132,7 +132,7 @@ _WEIGHT_COLUMNS = {
 }
 
 
-def _mention_unused(present: list[str], names: dict[str, str]) -> None:
+def _log_unused_column(present: list[str], names: dict[str, str]) -> None:
     """Write to the program's log that a column looks like events or ratings and is not used.
 
     `present` are the file's columns, and `names` those to read, by role (user, item, time, weight,
@@ -202,7 +202,7 @@ def _rename_columns(part: LogPart, names: dict[str, str]) -> pl.LazyFrame:
     return part.frame if part.columns == names else part.frame.rename(renamed)
 
 
-def _column_types(frames: list[pl.LazyFrame], name: str) -> list[pl.DataType]:
+def _find_column_types(frames: list[pl.LazyFrame], name: str) -> list[pl.DataType]:
     """Return the type of the column `name` in each of the frames."""
     return [frame.collect_schema()[name] for frame in frames]
 
@@ -213,7 +213,7 @@ def _unify_ids(frames: list[pl.LazyFrame], name: str) -> list[pl.LazyFrame]:
     `name` is the column of ids. Otherwise the frames are returned as they are. A frame has the rows
     of one file of a log.
     """
-    kinds = set(_column_types(frames, name))
+    kinds = set(_find_column_types(frames, name))
     if len(kinds) < 2 or all(kind.is_integer() for kind in kinds):
         return frames
     return [frame.with_columns(pl.col(name).cast(pl.String)) for frame in frames]
@@ -232,7 +232,7 @@ def _may_be_integers(parts: list[LogPart], frames: list[pl.LazyFrame], role: str
         if part.frame.collect_schema()[part.columns[role]] == pl.String
     ]
     first = parts[0].columns[role]
-    return bool(texts) and all(texts) and _column_types(frames, first)[0] == pl.String
+    return bool(texts) and all(texts) and _find_column_types(frames, first)[0] == pl.String
 
 
 def _refuse_mixed_times(parts: list[LogPart], frames: list[pl.LazyFrame], name: str) -> None:
@@ -241,7 +241,7 @@ def _refuse_mixed_times(parts: list[LogPart], frames: list[pl.LazyFrame], name: 
     `frames` are the rows of the parts, and `name` is the column of times in all of them. A part is
     a file of the log.
     """
-    kinds = _column_types(frames, name)
+    kinds = _find_column_types(frames, name)
     for part, kind in zip(parts, kinds, strict=True):
         are_alike = kind == kinds[0] or (kind.is_numeric() and kinds[0].is_numeric())
         has_text = pl.String in (kind, kinds[0])
@@ -303,7 +303,7 @@ def _name_source(name: str, is_several: bool = True) -> Iterator[None]:
 # -- databases -------------------------------------------------------------------------------------
 
 
-def _database_address(path: Source | Sequence[Source]) -> str | None:
+def _find_database_address(path: Source | Sequence[Source]) -> str | None:
     """Return the address of the database that a source is, or None if it is another source.
 
     A source is a path or address, or a list of them; a database is a list's only entry.
@@ -319,7 +319,7 @@ def _query_part(path: Source | Sequence[Source], options: ReadOptions) -> LogPar
     TalerecError if `path` is not a database, or the query is missing or has no `order by`.
     """
     query = options.query
-    address = _database_address(path)
+    address = _find_database_address(path)
     if address is None:
         raise TalerecError(
             f"`query` reads a database, and {source_name(path)} is none: write sqlite:///shop.db",
@@ -338,6 +338,6 @@ def _query_part(path: Source | Sequence[Source], options: ReadOptions) -> LogPar
             "any_order",
         )
     table = read_query(address, query)
-    names = _column_names(table.columns, options)
+    names = _find_column_names(table.columns, options)
     frame = table.lazy().select(list(dict.fromkeys(names.values())))
     return LogPart(name, names, frame, frozenset())

@@ -92,7 +92,7 @@ def _list_files(text: str, spool: Path) -> list[SourceFile]:
     if text == STANDARD_INPUT:
         if sys.stdin is None or sys.stdin.isatty():
             raise TalerecError("standard input is a terminal: pipe a log into it, or name a file")
-        return [SourceFile(_spool(sys.stdin.buffer, spool), "standard input")]
+        return [SourceFile(_write_spool(sys.stdin.buffer, spool), "standard input")]
     if scheme in _WEB:
         return [SourceFile(_download(text, spool), hide_secrets(text))]
     if scheme in _CLOUDS:
@@ -119,8 +119,8 @@ def _list_local(text: str, spool: Path) -> list[SourceFile]:
     if path.exists():
         if stat.S_ISFIFO(path.stat().st_mode):
             with path.open("rb") as stream:
-                return [SourceFile(_spool(stream, spool, formats.file_format(path)), text)]
-        return [SourceFile(path, text, _hive_partitions(path))]
+                return [SourceFile(_write_spool(stream, spool, formats.file_format(path)), text)]
+        return [SourceFile(path, text, _parse_hive_partitions(path))]
     if not glob.has_magic(text):
         raise TalerecError(f"{text} does not exist")
     matched = sorted(Path(name) for name in glob.glob(text, recursive=True))
@@ -138,7 +138,7 @@ def _local_source_file(path: Path) -> SourceFile:
 
     These are the folders called column=value in the path.
     """
-    return SourceFile(path, str(path), _hive_partitions(path))
+    return SourceFile(path, str(path), _parse_hive_partitions(path))
 
 
 def _list_folder(folder: Path) -> list[SourceFile]:
@@ -188,7 +188,7 @@ def _is_hidden(path: Path, folder: Path) -> bool:
     return is_in_model or any(p.startswith((".", "_")) and "=" not in p for p in parts)
 
 
-def _hive_partitions(path: Path) -> dict[str, str | None]:
+def _parse_hive_partitions(path: Path) -> dict[str, str | None]:
     """Return column -> value of the folders called column=value in a path; None is null.
 
     Partitions are these folders, as Hive and Spark write them; values are text.
@@ -230,7 +230,7 @@ def _is_input(out: Path, text: str) -> bool:
 # -- streams and downloads -------------------------------------------------------------------------
 
 
-def _spool(stream: IO[bytes] | Any, spool: Path, ending: str = "") -> Path:
+def _write_spool(stream: IO[bytes] | Any, spool: Path, ending: str = "") -> Path:
     """Write a stream to a file called `spool` plus an ending, and return its path.
 
     The ending is the given one if it names a supported format, else one that fits the content.
@@ -255,7 +255,7 @@ def _download(address: str, spool: Path) -> Path:
         request.add_unredirected_header("Authorization", f"Basic {token}")
     try:
         with urlopen(request, timeout=_TIMEOUT) as response:
-            return _spool(response, spool, formats.file_format(Path(parts.path)))
+            return _write_spool(response, spool, formats.file_format(Path(parts.path)))
     except (URLError, OSError, ValueError) as error:
         if isinstance(error, TalerecError):
             raise

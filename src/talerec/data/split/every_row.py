@@ -167,7 +167,7 @@ def find_evaluated_rows(log: Log, window: TimeWindow) -> EvaluatedRows:
     targets = np.flatnonzero(is_held_out)
     users = np.searchsorted(log.ptr, targets, "right") - 1
     first = log.ptr[users]
-    stop = _first_simultaneous(log.time, targets, first)
+    stop = _find_first_simultaneous(log.time, targets, first)
     is_case = stop > first
     labels = {"user": np.where(train[first], KNOWN_USER, NEW_USER).astype(np.int8)}
     if log.owners is not None or log.group is not None:  # the log has sessions
@@ -199,7 +199,7 @@ def _split_every_row(log: Log, window: TimeWindow, on: str) -> Split:
     )  # fmt: skip
 
 
-def _first_simultaneous(time: Array, rows: Array, first: Array) -> Array:
+def _find_first_simultaneous(time: Array, rows: Array, first: Array) -> Array:
     """Return, for each of some rows, the first row of its user that has the same time.
 
     time : of all rows of a log, which are in order of user, then time

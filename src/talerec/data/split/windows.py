@@ -97,7 +97,7 @@ def rolling_windows(
         message = f"windows of {days:g} days are shorter than a microsecond: give more days"
         raise TalerecError(message)
     last = first - 1 if last is None else last
-    return _consecutive_windows(f"{_ROLLING}{cutoff},{days:g}", first, width, last, on)
+    return _build_consecutive_windows(f"{_ROLLING}{cutoff},{days:g}", first, width, last, on)
 
 
 def every_row_name(cutoff: str, refit_every: str | None) -> str:
@@ -126,13 +126,15 @@ def every_row_windows(
     TalerecError if there would be over 1,000 periods, or no row lies after the cutoff.
     """
     if refit_every is not None:
-        return _consecutive_windows(name, when, refit_every, last, on)
+        return _build_consecutive_windows(name, when, refit_every, last, on)
     if on == TEST:
         return [TimeWindow(name, when, None)]
     return [TimeWindow(name, find_earlier_cut(when), when)]
 
 
-def _consecutive_windows(name: str, first: int, width: int, last: int, on: str) -> list[TimeWindow]:
+def _build_consecutive_windows(
+    name: str, first: int, width: int, last: int, on: str
+) -> list[TimeWindow]:
     """Return windows of `width` microseconds from time `first` to `last`, the log's last time.
 
     With `on` "validation" there are as many windows, and the last one ends at `first`. `name` is

@@ -273,7 +273,7 @@ class Ranker(_RankerState):
                 if hide_seen != mask.hide_seen and targets is None:
                     continue
                 length = k if hide_seen == mask.hide_seen else 0
-                which = shown._replace(hide=hide_seen)
+                which = shown._replace(hide_seen=hide_seen)
                 answer = self._rank_kind(kind, some, which, length, some_targets)
                 if hide_seen == mask.hide_seen:
                     items[rows], scores[rows], counts[rows] = answer[:3]
@@ -290,11 +290,9 @@ class Ranker(_RankerState):
             return Ranked(*second.rank(requests, mask, k, targets))
         part = self._state.best_part(kind, hide_seen=mask.hide_seen)
         answer = part.rank_masked(requests.histories, mask, k, targets)
-        return (
-            answer
-            if targets is None
-            else answer._replace(ranks=answer.ranks[:, int(mask.hide_seen)])
-        )
+        if targets is None:
+            return answer
+        return answer._replace(ranks=answer.ranks[:, int(mask.hide_seen)])
 
     def row_weights(self, history: Histories) -> Array | None:
         """Return how much each row of one history counts for the first part; None if unknown."""

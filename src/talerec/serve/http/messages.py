@@ -102,7 +102,7 @@ async def _read_body(http: HttpRequest, limit: int) -> bytearray:
     client disconnects.
     """
     if int(http.headers.get(b"content-length", b"0")) > limit:
-        raise _too_large(limit)
+        raise _build_too_large_error(limit)
     body = bytearray()
     while True:
         message = await http.receive()
@@ -110,12 +110,12 @@ async def _read_body(http: HttpRequest, limit: int) -> bytearray:
             raise ClientGone
         body += message.get("body", b"")
         if len(body) > limit:
-            raise _too_large(limit)
+            raise _build_too_large_error(limit)
         if not message.get("more_body", False):
             return body
 
 
-def _too_large(limit: int) -> ApiError:
+def _build_too_large_error(limit: int) -> ApiError:
     """Return the 413 error for a body over the limit, in bytes; it closes the connection."""
     return ApiError(413, "body_too_large", f"the body is larger than {limit} bytes", _CLOSE)
 

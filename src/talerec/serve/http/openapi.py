@@ -117,7 +117,7 @@ def _write_limits(components: Json, settings: Settings, model: ServedModel | Non
         components[name]["properties"]
         for name in ("RecommendRequest", "ExplainRequest", "SimilarRequest", "BatchRequest")
     )
-    history = _history_schema(components.pop("HistoryRow"), settings.max_history)
+    history = _build_history_schema(components.pop("HistoryRow"), settings.max_history)
     for properties in (recommend, explain):
         properties |= {"history": history, "as_of": _AS_OF}
         if model is not None:
@@ -172,7 +172,7 @@ def _with_history_or_user(request: Json) -> Json:
     return {**request, "oneOf": forms}
 
 
-def _history_schema(row: Json, max_rows: int) -> Json:
+def _build_history_schema(row: Json, max_rows: int) -> Json:
     """Return the JSON schema of a history: a timestamp with every row, or with none.
 
     `row` is the schema of one row (item_id, timestamp), `max_rows` the most rows of a history.
@@ -362,10 +362,13 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         names = {"enum": [path.stem for path in settings.beside]}
         description = "Answer from this model instead of the main one."
         parameters.append(_query_parameter("beside", description, names))
-    response = {"description": "The response.", "content": _response_content(operation.response)}
+    response = {
+        "description": "The response.",
+        "content": _build_response_content(operation.response),
+    }
     responses: Json = {str(operation.status): response}
     for code in sorted(errors):
-        content = _response_content("ErrorBody")
+        content = _build_response_content("ErrorBody")
         responses[str(code)] = {"description": _STATUS_TEXT[code], "content": content}
     built: Json = {"operationId": operation.name, "summary": operation.summary}
     built["responses"] = responses
@@ -373,7 +376,7 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
         built["parameters"] = parameters
     if operation.request:
         examples = {"one": {"value": examples[operation.request]}}
-        media = {"schema": _schema_reference(operation.request), "examples": examples}
+        media = {"schema": _build_schema_reference(operation.request), "examples": examples}
         kind = "application/x-ndjson" if operation.request == "ItemLines" else "application/json"
         built["requestBody"] = {"required": True, "content": {kind: media}}
     if settings.needs_token and not is_public:
@@ -381,17 +384,17 @@ def _build_operation(operation: _Operation, settings: Settings, examples: Json) 
     return built
 
 
-def _response_content(response: str | None) -> Json:
+def _build_response_content(response: str | None) -> Json:
     """Return the OpenAPI content of a response: JSON of a schema, any JSON, or plain text.
 
     `response` is the name of a schema, "object" for any JSON object, None for plain text.
     """
     if response is None:
         return {"text/plain": {"schema": {"type": "string"}}}
-    schema = {"type": "object"} if response == "object" else _schema_reference(response)
+    schema = {"type": "object"} if response == "object" else _build_schema_reference(response)
     return {"application/json": {"schema": schema}}
 
 
-def _schema_reference(name: str) -> Json:
+def _build_schema_reference(name: str) -> Json:
     """Return a JSON reference to a schema, by its name among the document's components."""
     return {"$ref": _REF.format(name=name)}

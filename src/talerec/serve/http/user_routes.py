@@ -158,7 +158,7 @@ class UserRoutes:
             raise ApiError(404, "unknown_user", f"user {user!r} is unknown")
         history = _format_history(model, rows)
         return Response(
-            encode(schemas.UserHistory(model.version, _public_id(model, user), history))
+            encode(schemas.UserHistory(model.version, _cast_user_id(model, user), history))
         )
 
     async def delete_user(self, http: HttpRequest) -> Response:
@@ -170,7 +170,9 @@ class UserRoutes:
         self.check_privacy()
         user = validate_user_id(http.path_id)
         await self._user_state.delete(user)
-        return Response(encode(schemas.UserDeleted(_public_id(http.model, user), True, _REMAINS)))
+        return Response(
+            encode(schemas.UserDeleted(_cast_user_id(http.model, user), True, _REMAINS))
+        )
 
     def deleted_since(self, model: ServedModel) -> list[str]:
         """Return the ids of users deleted after the last event that this model was trained on.
@@ -295,7 +297,7 @@ class UserRoutes:
         }
 
 
-def _public_id(model: ServedModel, user: str) -> schemas.Id:
+def _cast_user_id(model: ServedModel, user: str) -> schemas.Id:
     """Return the user's id in the type of the training log's ids (integer or text).
 
     `user` is the id as text. If the log lacks the user, or the saved model has no log, it stays

@@ -219,7 +219,7 @@ def build_query(
     rules = (request.allow, request.deny, request.where, per, request.boost, request.as_of)
     slots: dict[str, schemas.SlotRule] | None = getattr(request, "slots", None)
     if (*rules, request.context, slots) == _NO_RULES:
-        options = _plain_options(k, request.hide_seen)
+        options = _build_plain_options(k, request.hide_seen)
     else:
         conditions = {place: {"where": rule.where} for place, rule in (slots or {}).items()}
         others = ("skip", request.context, conditions or None)
@@ -228,7 +228,7 @@ def build_query(
 
 
 @lru_cache(_MAX_CACHED)
-def _plain_options(k: int, hide_seen: bool) -> RecommendOptions:
+def _build_plain_options(k: int, hide_seen: bool) -> RecommendOptions:
     """Return the options of requests without rules for items; building them takes time."""
     return RecommendOptions(k, hide_seen, unknown="skip")
 
@@ -289,11 +289,11 @@ class FilterCache:
         self._model, self._availability = model, availability
         n_items = max(len(model.fitted.items), 1)
         self._conditions: OrderedDict[str, Array] = OrderedDict()  # flags per item, latest last
-        self._max_conditions = _cache_size(n_items)
+        self._max_conditions = _choose_cache_size(n_items)
         self._lock = Lock()  # of `_conditions`: requests are computed in several threads
         # the cached functions hold no reference to this object: a replaced model is freed at once
-        self._limits = lru_cache(_cache_size(8 * n_items))(partial(limit_column, model))
-        self._boosts = lru_cache(_cache_size(8 * n_items))(partial(_build_boosts, model))
+        self._limits = lru_cache(_choose_cache_size(8 * n_items))(partial(limit_column, model))
+        self._boosts = lru_cache(_choose_cache_size(8 * n_items))(partial(_build_boosts, model))
 
     def build_filter(self, options: RecommendOptions) -> ItemFilter:
         """Return the item filter of a request: `options.build_filter(model)`, and availability.
@@ -380,7 +380,7 @@ def hide_items(item_filter: ItemFilter, hidden: frozenset[int], n_items: int) ->
     return replace(item_filter, allowed=both(item_filter.allowed, flags))
 
 
-def _cache_size(entry_bytes: int) -> int:
+def _choose_cache_size(entry_bytes: int) -> int:
     """Return how many entries of this many bytes a cache may hold: 1 to 64, at most 64 MiB."""
     return max(1, min(_MAX_CACHED, _MAX_CACHE_BYTES // entry_bytes))
 

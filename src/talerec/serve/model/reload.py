@@ -224,7 +224,7 @@ class _LoadFailure:
         """
         if self.error is None or signature != self.signature:
             return _LoadFailure(error, signature, _RETRY_S, False)
-        is_same = _failure_key(error) == _failure_key(self.error)
+        is_same = _identify_failure(error) == _identify_failure(self.error)
         delay = min(2 * self.delay, _MAX_RETRY_S)
         return _LoadFailure(error, signature, delay, self.is_reported and is_same)
 
@@ -236,6 +236,6 @@ class _LoadFailure:
         return self.error is not None and time.monotonic() >= self.retry_at
 
 
-def _failure_key(error: Exception) -> tuple[object, ...]:
+def _identify_failure(error: Exception) -> tuple[object, ...]:
     """Return the type, file and errno of an error: equal values count as the same failure."""
     return type(error), getattr(error, "file", None), getattr(error, "errno", None)

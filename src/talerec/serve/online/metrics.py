@@ -236,10 +236,10 @@ def prometheus_lines(summary: dict[str, Any] | None) -> list[str]:
             for row in summary[window]["models"]:
                 labels = f'role="{row["role"]}",version="{row["version"]}",window="{window}"'
                 lines.append(f"{name}{{{labels}}} {row[key]:.6g}")
-    return lines + _exclusion_lines(summary)
+    return lines + _format_exclusion_lines(summary)
 
 
-def _exclusion_lines(summary: dict[str, Any]) -> list[str]:
+def _format_exclusion_lines(summary: dict[str, Any]) -> list[str]:
     """Return how many events were not measured, by role, reason and window, for Prometheus.
 
     `summary` is that of `prometheus_lines`; one published by an earlier version has no such counts.

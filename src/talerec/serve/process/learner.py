@@ -127,7 +127,7 @@ def learn(
         a fit or an install replaced it meanwhile. Updates of the model wait for each other.
     """
     started = time.monotonic()
-    with _exclusive_folder(path) as folder, hold_for_update(path):
+    with _lock_work_folder(path) as folder, hold_for_update(path):
         manifest = learnable.check_learnable(path)
         training = manifest["training"]
         with Store(address) as store:
@@ -160,7 +160,7 @@ def learn(
 
 
 @contextmanager
-def _exclusive_folder(path: Path) -> Iterator[Path]:
+def _lock_work_folder(path: Path) -> Iterator[Path]:
     """Lend an empty folder beside the saved model, locked for one process; then remove it.
 
     A context manager; the next version of the model at `path` is built in the folder. TalerecError
@@ -293,7 +293,7 @@ def _try_update(model: Model, events: pl.DataFrame, table: pl.DataFrame | None) 
         return False
     try:
         log = model.fitted.log
-        update(model, _events_log(events, log.context if log else ()), items=table)
+        update(model, _build_events_log(events, log.context if log else ()), items=table)
     except TalerecError as error:
         logger.info("the model is fitted again: %s", error)
         return False
@@ -325,12 +325,12 @@ def _merge_events(log: Log, events: pl.DataFrame) -> tuple[Log, int]:
     if not _has_same_id_types(log, events):
         logger.info("ids become text: some ids of new events are not integers")
         log = _with_text_ids(log)
-    result = merge_logs(log, _events_log(events, log.context))
+    result = merge_logs(log, _build_events_log(events, log.context))
     whole = replace(result.log, info=merge_item_tables(log.info, result.log))
     return whole, int(result.is_new.sum())
 
 
-def _events_log(events: pl.DataFrame, context: ContextColumns) -> Log:
+def _build_events_log(events: pl.DataFrame, context: ContextColumns) -> Log:
     """Return events (columns user_id, item_id, timestamp in microseconds) as a log.
 
     context: the columns of the model's log, which events of a store do not have: all are missing.

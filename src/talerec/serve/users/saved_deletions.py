@@ -48,12 +48,12 @@ class SavedDeletions:
         try:
             if is_complete:
                 with self._path.open("a") as file:
-                    file.write("".join(map(_line, self._new)))
+                    file.write("".join(map(_encode_line, self._new)))
                 self._n_lines += len(self._new)
             else:
                 self._n_skips, self._n_lines = tail.n_skips, 1 + len(tail.deleted)
                 with atomic_replace(self._path) as unfinished:
-                    lines = [_line(tail.store), *map(_line, tail.deleted.items())]
+                    lines = [_encode_line(tail.store), *map(_encode_line, tail.deleted.items())]
                     unfinished.write_text("".join(lines))
             self._new = []
         except OSError as error:
@@ -79,6 +79,6 @@ class SavedDeletions:
                 tail.restore_deletions(json.loads(store), deleted)
 
 
-def _line(value: str | tuple[str, int]) -> str:
+def _encode_line(value: str | tuple[str, int]) -> str:
     """Return a value as a line of JSON."""
     return json.dumps(value) + "\n"

@@ -73,10 +73,7 @@ def parse_time_column(column: pl.Series, unit: str | None, *, any_time: bool) ->
         values = _parse_any_text(column) if column.dtype == pl.String else column
     if isinstance(values.dtype, pl.Datetime | pl.Date):
         stored = values.to_physical().cast(pl.Int64)
-        times, read_as = (
-            _scale_numbers(column, stored, _find_storage_unit(values.dtype)),
-            "datetime",
-        )
+        times, read_as = _scale_numbers(column, stored, _stored_unit(values.dtype)), "datetime"
     elif values.dtype.is_numeric():
         stamps = _clean_numbers(column, values)
         if unit is None:
@@ -124,11 +121,11 @@ def _format_value(column: pl.Series, row: int) -> str:
     """
     if isinstance(column.dtype, pl.Datetime | pl.Date):
         value: Any = column.to_physical().to_numpy()[row : row + 1].astype(np.int64)
-        return f" {value.view(f'datetime64[{_find_storage_unit(column.dtype)}]')[0]}"
+        return f" {value.view(f'datetime64[{_stored_unit(column.dtype)}]')[0]}"
     return f" {column[row]!r}"
 
 
-def _find_storage_unit(kind: pl.Datetime | pl.Date) -> str:
+def _stored_unit(kind: pl.Datetime | pl.Date) -> str:
     """Return the unit in which Polars stores a column of times: ms, us, ns, or D for dates."""
     return kind.time_unit if isinstance(kind, pl.Datetime) else "D"
 

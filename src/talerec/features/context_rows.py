@@ -175,15 +175,16 @@ class ContextState(NamedTuple):
         """Return the context of requests as category codes, the arguments of the feature kernels.
 
         The context is that of the requests which follow these histories, and of the histories' own
-        rows, except for columns that describe users; with them go the counted rows of the fit.
+        rows; row codes of columns that describe users stay 0. The training rows per category,
+        counted at the fit, are included.
         """
         shape, n_rows = (len(histories), len(self.encoders)), len(histories.item)
         codes = np.zeros(shape, np.int16)
         row_codes = np.zeros((len(self.encoders), n_rows), np.int16)
-        for number, encoder in enumerate(self.encoders):
-            codes[:, number] = encoder.encode(histories.context, len(histories))
+        for index, encoder in enumerate(self.encoders):
+            codes[:, index] = encoder.encode(histories.context, len(histories))
             if not encoder.by_user:
-                row_codes[number] = encoder.encode(histories.row_context, n_rows)
+                row_codes[index] = encoder.encode(histories.row_context, n_rows)
         has_rows = np.array([not encoder.by_user for encoder in self.encoders], np.uint8)
         rows = ContextRows(*map(as_readonly, self.rows))
         return ContextInputs(codes, row_codes, has_rows, rows)

@@ -56,13 +56,13 @@ def _cyclic_nearness(time: int, now: int, period: float, width: float) -> float:
 def _fill(
     inputs: FeatureInputs, indptr: Array, a: int, b: int, out: Array, column: int
 ) -> None:  # fmt: skip
-    """Write what the history has of each candidate: counts, lags, ages, hours, followers.
+    """Write nine features of each candidate's rows in the history, from `column` on.
 
-    In order: number of rows of the item; lag of the last one (1: the newest row; NaN: never);
-    hours since it; sums over its rows of lag^-0.5, of (hours + 1)^-0.5, of lag^-0.5 times nearness
-    in the hour of the day, and of the week, and of lag^-0.5 over rows that followed the item that
-    the user had last; hours since the last row over the mean interval of the item's rows (NaN below
-    two rows). See `FeatureFamily` for the arguments.
+    0: number of rows; 1: lag of the last one (1: the newest row of the history; NaN: never); 2:
+    hours since it; sums over its rows of 3: lag^-0.5, 4: (hours + 1)^-0.5, 5: lag^-0.5 times
+    nearness in the hour of the day, 6: the same in the hour of the week, 7: lag^-0.5 if the row
+    followed the user's last item; 8: time since the last row over the mean interval of the item's
+    rows (NaN below two rows). See `FeatureFamily` for the arguments.
     """
     for q in range(a, b):
         now, count = inputs.now[q], inputs.counts[q]

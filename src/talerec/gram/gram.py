@@ -45,7 +45,7 @@ class DirectionStats(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gram:
-    """G = S'S and K = S'T: all that a linear model needs to know of a log.
+    """G = S'S and K = S'T: all that a linear model needs from a log.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ from talerec.solvers.sources import (
 from talerec.solvers.triangle import LowerTriangle, lower_triangle, ranked_lengths
 
 _CHUNKS = 64  # of work, whatever the number of threads
-_OUTSIDE = 3  # a target has up to so many times `neighbors` sources
+_OUTSIDE = 3  # a target has at most this multiple of `neighbors` sources
 _FEW = 10_000_000  # while K has no more entries than this; then `neighbors` sources
 _NEARBY = 4096  # entries between two rows that cost less to read than to skip
 

@@ -67,7 +67,7 @@ def solve_gram(
 
 @dataclass(frozen=True, eq=False)
 class Inverse:
-    """P = (G + diag(penalty))^-1 of the exact solvers, or what the local solver knows of it.
+    """P = (G + diag(penalty))^-1 of the exact solvers, or the local solver's approximation.
 
     weights: P, dense; or, of the local solver, a sparse B with a zero diagonal. explained: of the
     local solver, per target j, how much of G_jj + penalty_j the weights B explain; else None.

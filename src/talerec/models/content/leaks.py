@@ -37,7 +37,7 @@ def find_counting_columns(log: Log) -> dict[str, float]:
 
 
 def warn_counting_columns(log: Log) -> None:
-    """Write a warning to the program's log for columns that seem to count a log's events."""
+    """Log a warning for item-table columns that seem to be event counts (target leakage)."""
     for name, correlation in find_counting_columns(log).items():
         logger.warning(
             "column %r of the item table follows the number of events per item (rank correlation"

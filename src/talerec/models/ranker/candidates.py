@@ -142,8 +142,8 @@ class FirstStage:
         They are the items with the largest sum of 1 / (rank + 10) over the first 100 of each part's
         list (ranks from 0). If users repeat items and the mask does not hide seen ones, the newest
         50 items of the history (which the mask carries) are one more list. So are, if the ranker
-        takes content in, the best and the freshest of the new items. targets: an item position per
-        history, -1 for none, whose ranks in the parts' lists are computed.
+        uses item features, the best and the freshest of the new items. targets: an item position
+        per history, -1 for none, whose ranks in the parts' lists are computed.
         """
         n_items = self._stack.items
         n_recent = _RECENT if self.joins_history and not mask.hide_seen else 0

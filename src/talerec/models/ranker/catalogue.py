@@ -1,4 +1,4 @@
-"""A base class of the ranker that takes content in: items of the item table without rows."""
+"""A base class of rankers with item features: items of the item table without rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CatalogueModel(RecommenderModel):
 
     @property
     def scores_catalogue(self) -> bool:
-        """Whether the fit took content in, so that items without rows have scores."""
+        """Whether the fit used item features, so that items without rows have scores."""
         return self._fitted is not None and stores_content(self._fitted.weights)
 
     def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
         """Learn from every row of a log, and from its item table; see `RecommenderModel.fit`.
 
-        If content is taken in, the model knows the items that only the item table has.
+        With item features, the model also has the items that only the item table has.
         """
         self._fitted = None
         super().fit(log, cache=cache)
@@ -54,18 +54,18 @@ class CatalogueModel(RecommenderModel):
         """Return a copy of the fitted model with scores for more items, without a new fit.
 
         table: rows of the item table, with ids in item_id. A row of an item that the model has
-        replaces its row. TalerecError if the model did not take content in.
+        replaces its row. TalerecError if the model was fitted without item features.
         """
-        part, fitted = self._content_part, self.fitted
-        if part is None:
+        content_model, fitted = self._content_part, self.fitted
+        if content_model is None:
             return super().add_items(table)
-        placed = place_rows(fitted, table)
-        weights = self._state.add_items(len(placed.items), part.add_items(table))
-        return self.with_params().set_fitted(extend_fitted(fitted, placed, weights))
+        extended = place_rows(fitted, table)
+        state = self._state.add_items(len(extended.items), content_model.add_items(table))
+        return self.with_params().set_fitted(extend_fitted(fitted, extended, state))
 
     @property
     def _content_part(self) -> Model | None:
-        """The model of content that the fit took in; None without."""
+        """The content model among the parts; None without item features."""
         first = self._state.first
         return None if first.content is None else first.parts[first.content.part]
 

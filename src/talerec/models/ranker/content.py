@@ -27,7 +27,7 @@ from talerec.models.core import Model, require
 from talerec.ranking import ItemFlags, Query, TopK, Weights, push_item, sort_top_k
 from talerec.runtime import Array, as_readonly, kernel
 
-#: The model of content that becomes a part of a ranker that takes content in.
+#: The content model that becomes a part of a ranker with item features.
 CONTENT_PART = "content(dims=64)"
 
 _MAX_ITEMS = 200_000  # of log and item table, up to which a query's cost is bearable
@@ -115,7 +115,7 @@ def _read_dates(column: pl.Series) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ContentStage:
-    """What a first stage knows of the content of items.
+    """Item features of a first stage, and its content model.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class Examples(NamedTuple):
     """Held-out queries and their candidates with features, from which trees learn an order.
 
     All are of one kind (current or delayed), with seen items either hidden or allowed. A query of
-    which the target is no candidate has no rows: no order of candidates finds it.
+    which the target is not a candidate has no rows: no order of candidates finds it.
     """
 
     user: Array  # the user's position in the log, of each query
@@ -77,8 +77,8 @@ def build_examples(
 ) -> Examples:
     """Return the examples of some queries of a round, whose training rows the parts know.
 
-    which: numbers of the queries; a target of -1 is no candidate. hide_seen: whether the candidates
-    leave out the history's items.
+    which: numbers of the queries; a target of -1 is not a candidate. hide_seen: whether the
+    candidates leave out the history's items.
     """
     queries = take_queries(held_out.queries, which)
     assert queries.histories.now is not None

@@ -42,7 +42,7 @@ def explain_by_trees(
     scored: the candidates among the items, with their features; None: they are computed.
     What the family of the parts adds is divided among the history's rows by their contributions to
     the score of the part that ranks the item best; what repeats add belongs to the item's last row.
-    An item that is no candidate is explained by the first part.
+    An item that is not a candidate is explained by the first part.
     """
     rows = np.zeros((len(items), len(requests.histories.item) + 1))
     families: list[list[FamilyShare] | None] = [None] * len(items)
@@ -65,7 +65,7 @@ def explain_by_trees(
 
 
 def explain_by_part(rows: Array) -> ItemExplanations:
-    """Return what explains items that a part answers with: its contributions, item x rows."""
+    """Return the explanation of items that a part ranks: its contributions, item x rows."""
     no_families: list[list[FamilyShare] | None] = [None] * len(rows)
     with_rest = np.column_stack([rows, np.zeros(len(rows))])
     return ItemExplanations(with_rest, no_families, np.full(len(rows), np.nan))

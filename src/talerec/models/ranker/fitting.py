@@ -48,7 +48,7 @@ class AssignedTrainings(NamedTuple):
 class LogFacts(NamedTuple):
     """What a first stage knows besides its parts: rows, whether they repeat, and content.
 
-    times, context: of all rows. table: of all items; None for a ranker that takes no content in.
+    times, context: of all rows. table: of all items; None for a ranker without item features.
     """
 
     times: ItemTimes
@@ -58,7 +58,7 @@ class LogFacts(NamedTuple):
 
     @classmethod
     def read(cls, log: Log, *, takes_content: bool) -> LogFacts:
-        """Return the facts of a log, and of its item table if the ranker takes content in."""
+        """Return the facts of a log, and of its item table if the ranker uses it."""
         table, repeats = None, bool(allows_repeats(measure_repeat_rates(log)))
         if takes_content:
             types, log = find_types(log), log.with_catalogue()
@@ -70,7 +70,7 @@ class LogFacts(NamedTuple):
         """Return the stage that proposes candidates for each query, before trees order them.
 
         parts: models that propose items, fitted to the rows `train`. size: the largest number of
-        candidates of a query. Where content is taken in, the stage proposes new items too, and has
+        candidates of a query. With item features, the stage proposes new items too, and has
         to know which items have no row in `train`, and how old they are at its last row.
         """
         content = None

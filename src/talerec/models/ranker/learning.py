@@ -1,4 +1,4 @@
-"""Learn an order of candidates, and decide where it may answer in place of a part."""
+"""Learn an order of candidates, and decide where it may rank in place of a part."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
     @property
     def uses_trees(self) -> bool:
-        """Whether the trees answer: they are ahead by two standard errors."""
+        """Whether the trees rank: they are ahead by two standard errors."""
         return self.z >= _MIN_Z
 
 
@@ -105,7 +105,7 @@ def learn_order(examples: Sequence[Examples], names: list[str], seed: int) -> Le
 
 
 def _list_shapes(n_queries: int) -> Sequence[Shape]:
-    """Return the shapes of orders to try with so many queries, the simplest first."""
+    """Return the shapes of orders to try with a number of queries, the simplest first."""
     return _SHAPES if n_queries <= _SMALL else _LARGE_SHAPES
 
 
@@ -182,7 +182,7 @@ def _choose_shape(runs: list[_Run], splits: list[_Split], choosers: list[int]) -
 class _TrainingRows(NamedTuple):
     """What LightGBM learns from: the queries of all sets of examples, one set after the other.
 
-    Queries without rows (whose target is no candidate) are left out. Rows of features are not
+    Queries without rows (whose target is not a candidate) are left out. Rows of features are not
     copied: they take gigabytes on large logs.
     """
 

@@ -34,7 +34,7 @@ from talerec.runtime import Array, Clock
 
 
 class _RankerState(CatalogueModel):
-    """Caches of a ranker, which are no parameters and are not saved.
+    """Caches of a ranker, which are neither parameters nor saved.
 
     They are the fitted parts and trees, and networks that were trained elsewhere.
     """
@@ -55,7 +55,7 @@ class Ranker(_RankerState):
 
     They learn from held-out rows what to make of the models' scores, of popularity in recent
     windows, of the user's pace and of repeats. Where they do not beat the best model by two
-    standard errors on users that took no part in learning, that model answers.
+    standard errors on users that took no part in learning, that model ranks.
 
     Examples
     --------
@@ -173,7 +173,7 @@ class Ranker(_RankerState):
     def from_trainings(cls, log: Log, trainings: Sequence[Any], **params: Any) -> Self:
         """Fit a ranker whose neural parts were trained elsewhere; other parts are fitted here.
 
-        Such a ranker takes no content in (`content="off"`): networks know the items of the log.
+        Such a ranker uses no item features (`content="off"`): networks know the items of the log.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class Ranker(_RankerState):
             The rows of the ranker.
         trainings : list of Training, or of paths
             For each neural part one on each of the `training_rows`, with the same parameters. Those
-            on the delayed rows may be left out, all of them: then the first part answers delayed
+            on the delayed rows may be left out, all of them: then the first part ranks for delayed
             requests.
         **params
             Parameters of the ranker. Settings that a neural part does not name are its training's.
@@ -257,7 +257,7 @@ class Ranker(_RankerState):
         """Return the top k items that a mask allows, and ranks of `targets` (one per history).
 
         mask: which items may be listed for each history. targets: item positions; None: no ranks.
-        Trees order the candidates; where they did not beat the best part, that part answers.
+        Trees order the candidates; where they did not beat the best part, that part ranks.
         """
         requests, kinds = self._requests(histories)
         n = len(histories)
@@ -274,11 +274,11 @@ class Ranker(_RankerState):
                     continue
                 length = k if hide_seen == mask.hide_seen else 0
                 which = shown._replace(hide_seen=hide_seen)
-                answer = self._rank_kind(kind, some, which, length, some_targets)
+                ranked = self._rank_kind(kind, some, which, length, some_targets)
                 if hide_seen == mask.hide_seen:
-                    items[rows], scores[rows], counts[rows] = answer[:3]
+                    items[rows], scores[rows], counts[rows] = ranked[:3]
                 if targets is not None:
-                    ranks[rows, int(hide_seen)] = answer.ranks
+                    ranks[rows, int(hide_seen)] = ranked.ranks
         return Ranked(items, scores, counts, ranks)
 
     def _rank_kind(
@@ -289,10 +289,8 @@ class Ranker(_RankerState):
         if second is not None:
             return Ranked(*second.rank(requests, mask, k, targets))
         part = self._state.best_part(kind, hide_seen=mask.hide_seen)
-        answer = part.rank_masked(requests.histories, mask, k, targets)
-        if targets is None:
-            return answer
-        return answer._replace(ranks=answer.ranks[:, int(mask.hide_seen)])
+        top = part.rank_masked(requests.histories, mask, k, targets)
+        return top if targets is None else top._replace(ranks=top.ranks[:, int(mask.hide_seen)])
 
     def row_weights(self, history: Histories) -> Array | None:
         """Return how much each row of one history counts for the first part; None if unknown."""
@@ -306,7 +304,7 @@ class Ranker(_RankerState):
         """Return the top k items that a mask allows, each with the history items that add most."""
         if len(histories) == 1:  # features of the ranking explain it, too
             requests, kinds = self._requests(histories)
-            second = self._state.find_second(int(kinds[0]), hide_seen=mask.hide)
+            second = self._state.find_second(int(kinds[0]), hide_seen=mask.hide_seen)
             if second is not None:
                 lists, scored = second.rank_request(requests, mask, k)
                 items = lists.listed()[0]
@@ -360,7 +358,7 @@ class Ranker(_RankerState):
     def explain_families(self, history: Histories, target: int) -> list[FamilyShare] | None:
         """Return what each family of features adds to an item's score; they add up to the score.
 
-        history: one history. target: an item position. None if a part answers, or the item is no
+        history: one history. target: an item position. None if a part ranks, or the item is not a
         candidate: then trees do not decide its score.
         """
         targets = [np.array([target])]
@@ -389,12 +387,12 @@ class Ranker(_RankerState):
             yield explain_by_part(rows)
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on which parts and trees answer, and what decides the order."""
+        """Return sentences on which parts and trees rank, and what decides the order."""
         return self._state.describe()
 
 
 def _with_content(plan: FitPlan) -> FitPlan:
-    """Return a plan with a model of content among the parts, which takes content in."""
+    """Return a plan that uses item features, with a content model among the parts."""
     parts = plan.parts
     if find_content(build_parts(parts)) is None:
         parts = f"{parts},{CONTENT_PART}"

@@ -1,6 +1,6 @@
 """The gradients of LambdaMART: LightGBM's to the last bit, sooner if targets are few.
 
-LightGBM looks at every pair of a query's first items and all others, and sorts all items anew in
+LightGBM looks at every pair of a query's first items and all others, and re-sorts all items in
 each round. Only pairs with a target count, and the order changes little from round to round.
 """
 
@@ -62,7 +62,7 @@ class LambdaRank:
         def work(a: int, b: int) -> None:
             _write_gradients(self._queries, scores, a, b, gradient, hessian)
 
-        with listening(silent):  # a round is no step of its own
+        with listening(silent):  # a round is not a step of its own
             run_chunks("gradients", work, sized_chunks(len(self._queries.scale), _QUERIES))
         return gradient, hessian
 

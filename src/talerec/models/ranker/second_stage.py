@@ -180,7 +180,7 @@ def _rank_targets(candidates: CandidateItems, ordered: Array, targets: Array) ->
     """Return the rank of each target among the items that a mask lists, from 1; 0: none.
 
     candidates: those of the mask, with ranks of the targets in the parts' lists. ordered: their
-    items, best first. A target that is no candidate ranks behind all candidates, and behind the
+    items, best first. A target that is not a candidate ranks behind all candidates, and behind the
     other items that the first part ranks before it.
     """
     is_target = ordered == targets[:, None]

@@ -114,17 +114,17 @@ class RankerState(NamedTuple):
             part._check_loaded()
 
     def find_second(self, kind: int, *, hide_seen: bool) -> SecondStage | None:
-        """Return the trees that answer queries of a kind (0: current, 1: delayed); None: a part."""
+        """Return the trees that rank for a kind of query (0: current, 1: delayed); None: a part."""
         verdict = self.trained.verdicts[kind][int(hide_seen)]
         return self.second[kind] if verdict is not None and verdict.uses_trees else None
 
     def best_part(self, kind: int, *, hide_seen: bool) -> Model:
-        """Return the part that answers if the trees do not: the best one; unknown: the first."""
+        """Return the part that ranks if the trees do not: the best one; unknown: the first."""
         verdict = self.trained.verdicts[kind][int(hide_seen)]
         return self.first.parts[0 if verdict is None else verdict.best]
 
     def describe(self) -> list[str]:
-        """Return sentences on which parts and trees answer, and what decides the order."""
+        """Return sentences on which parts and trees rank, and what decides the order."""
         names = name_parts(self.first.parts)
         lines = [f"Candidates come from {', '.join(names)}."]
         verdicts, shares_of = self.trained.verdicts, self.trained.shares
@@ -141,7 +141,7 @@ class RankerState(NamedTuple):
         """Return weights of the parts learned from all rows of a log; the trees stay.
 
         What the parts' first fit fixed for updates, such as tempo's query parameters, stays too. A
-        model of content that was taken in stays as it is, and encodes the item table of the log.
+        content model of the fit stays as it is, and encodes the item table of the log.
         """
         first, updated = self.first, []
         for number, part in enumerate(first.parts):
@@ -181,12 +181,12 @@ class RankerState(NamedTuple):
 
 
 def stores_content(weights: Weights) -> bool:
-    """Return whether the weights are those of a ranker that took content in."""
+    """Return whether the weights are those of a ranker that uses item features."""
     return f"{_PREFIX}content" in weights.query_arrays
 
 
 def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[str]) -> str:
-    """Return a sentence on who answers requests of a kind and mode, and why.
+    """Return a sentence on what ranks for requests of a kind and mode, and why.
 
     names: of the parts.
     """
@@ -203,8 +203,8 @@ def describe_verdict(kind: str, mode: str, verdict: Verdict | None, names: list[
 def store(stage: FirstStage, text: str, trained: LearnedTrees) -> Weights:
     """Return the weights of a ranker: the stacked blocks of its fitted parts, and its arrays.
 
-    stage: the parts, with what is known of rows. text: the parts as the parameter `parts` names
-    them. trained: trees, and verdicts (whether trees or the best part answer, per kind of query).
+    stage: the parts, with facts about the rows. text: the parts as the parameter `parts` names
+    them. trained: trees, and verdicts (whether trees or the best part rank, per kind of query).
     The arrays are saved with the model; nothing is written here.
     """
     stacked = stack_parts(stage.parts, np.ones(len(stage.parts)), True)
@@ -258,7 +258,7 @@ def _restore_content(
 def _tree_text(codes: Array | None) -> bytes:
     """Return the bytes of a stored text of trees; none if there is no array.
 
-    TalerecError if the array is no text.
+    TalerecError if the array is not text.
     """
     if codes is None:
         return b""
@@ -289,7 +289,7 @@ def _restore_linear(table: Array | None, n_features: int) -> LinearScore:
 
 
 def _as_text(codes: Array) -> str:
-    """Return the text of an array of ASCII codes; TalerecError if it is none."""
+    """Return the text of an array of ASCII codes; TalerecError if it is not text."""
     require(codes.dtype == np.uint8 and codes.ndim == 1 and codes.size < 10_000, "parts is no text")
     try:
         return codes.tobytes().decode("ascii")

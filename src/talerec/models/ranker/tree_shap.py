@@ -115,22 +115,22 @@ def _fill_paths(trees: TreeArrays, paths: LeafPaths) -> int:
 
 @kernel
 def _fill_tables(leaf_value: Array, paths: LeafPaths) -> None:
-    """Write the contributions of features in each case, for all leaves with a table.
+    """Write the SHAP values of leaves' features for each pattern, if a leaf has a table.
 
-    A case is a bit mask: which of the n features on the leaf's path have conditions that a row
-    meets. A table has 2^n x n numbers.
+    A pattern is a bit mask: which of the n features on the leaf's path have conditions that a row
+    meets. A table has 2^n x n numbers (as in Fast TreeSHAP v2).
     """
-    follows, poly = np.empty(_MAX_BITS), np.empty(_MAX_BITS + 1)
+    is_met, poly = np.empty(_MAX_BITS), np.empty(_MAX_BITS + 1)
     for leaf in range(len(leaf_value)):
         low, high = paths.entry_ptr[leaf], paths.entry_ptr[leaf + 1]
         n, start = high - low, paths.table_ptr[leaf]
         if start < 0:
             continue
-        for case in range(1 << n):
+        for pattern in range(1 << n):
             for i in range(n):
-                follows[i] = 1.0 if case >> i & 1 else 0.0
-            out = paths.table[start + case * n : start + (case + 1) * n]
-            _write_contributions(leaf_value[leaf], paths.ratio[low:high], follows, n, poly, out)
+                is_met[i] = 1.0 if pattern >> i & 1 else 0.0
+            out = paths.table[start + pattern * n : start + (pattern + 1) * n]
+            _write_contributions(leaf_value[leaf], paths.ratio[low:high], is_met, n, poly, out)
 
 
 @kernel

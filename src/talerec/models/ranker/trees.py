@@ -213,7 +213,10 @@ def _parse_numbers(section: dict[str, str], name: str, count: int, *, finite: bo
 
 
 def _parse_integers(section: dict[str, str], name: str, count: int) -> Array:
-    """Return `count` whole numbers of a line (int64), of at most 2^31; else TalerecError."""
+    """Return the `count` integers of the line `name` (int64); TalerecError if it has others.
+
+    Their absolute values must be below 2^31.
+    """
     values = _parse_numbers(section, name, count)
     _require(bool((np.abs(values) < 2**31).all()), f"have a line {name} out of range")
     whole = values.astype(np.int64)

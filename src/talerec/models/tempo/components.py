@@ -62,22 +62,22 @@ def merge_candidates(
     joined = np.concatenate([queries.target[:, None], *lists], axis=1).astype(np.int32)
     rows = (histories.start, histories.stop, histories.item)
     mark = np.zeros(len(target_mask), np.int64)
-    items, counts, seen = _merge_lists(joined, *rows, target_mask, mark)
+    items, counts, seen = _deduplicate_lists(joined, *rows, target_mask, mark)
     n = int(counts.max(initial=1))
     return Candidates(np.ascontiguousarray(items[:, :n]), counts, np.ascontiguousarray(seen[:, :n]))
 
 
 @kernel
-def _merge_lists(
+def _deduplicate_lists(
     lists: Array, start: Array, stop: Array, item: Array, target_mask: Array, mark: Array
 ) -> tuple[Array, Array, Array]:
-    """Return (items, counts, seen): lists without duplicates, -1 and disallowed items.
+    """Return (items, counts, seen): lists without duplicates, -1 or disallowed items.
 
     lists: query x rank. items and seen have its shape; counts[q] entries of row q are filled, seen
     tells whether the history has them. The history of query q is item[start[q]:stop[q]], -1 for
     unknown items. target_mask: a flag per allowed item. mark: a 0 for every item, overwritten.
     """
-    merged = np.zeros(lists.shape, np.int32)
+    items = np.zeros(lists.shape, np.int32)
     seen, counts = np.zeros(lists.shape, np.bool_), np.zeros(len(lists), np.int64)
     for q in range(len(lists)):
         in_list, in_history = 2 * q + 2, 2 * q + 1
@@ -87,10 +87,10 @@ def _merge_lists(
         for c in range(lists.shape[1]):
             i = lists[q, c]
             if i >= 0 and target_mask[i] and mark[i] != in_list:
-                merged[q, counts[q]], seen[q, counts[q]] = i, mark[i] == in_history
+                items[q, counts[q]], seen[q, counts[q]] = i, mark[i] == in_history
                 mark[i] = in_list
                 counts[q] += 1
-    return merged, counts, seen
+    return items, counts, seen
 
 
 def sum_components(

@@ -1,4 +1,4 @@
-"""A base class of tempo that takes content in: fit, updates and new items."""
+"""A base class of tempo with item features: fit, updates and new items."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ContentTakingModel(PlanCachingModel):
 
     @property
     def scores_catalogue(self) -> bool:
-        """Whether the fit took content in, so that items without rows have scores."""
+        """Whether the fit used item features, so that items without rows have scores."""
         return self._fitted is not None and self._content is not None
 
     @property
@@ -52,7 +52,7 @@ class ContentTakingModel(PlanCachingModel):
     def fit(self, log: Log | Any, *, cache: FitCache | None = None) -> Self:
         """Learn from a log; see `RecommenderModel.fit`.
 
-        With `content=auto`, items that only the item table has are taken in, too, if the table has
+        With `content=auto`, items that only the item table has are included, too, if the table has
         such items and held-out queries gain from scores by content.
         """
         self._fitted = None
@@ -96,7 +96,7 @@ class ContentTakingModel(PlanCachingModel):
         """Return a copy of the fitted model with scores for more items, without a new fit.
 
         table: rows of the item table, with ids in item_id. A row of an item that the model has
-        replaces its row. TalerecError if the model did not take content in.
+        replaces its row. TalerecError if the model was fitted without item features.
         """
         scores, fitted = self._content, self.fitted
         if scores is None:
@@ -127,7 +127,7 @@ class ContentTakingModel(PlanCachingModel):
         return _add_content(weights, updated)
 
     def append_content(self, x: Query, histories: Histories) -> Query:
-        """Return queries with the sources of content added, if the fit took content in."""
+        """Return queries with the sources of content added, if the fit used item features."""
         scores = self._content
         if scores is None:
             return x
@@ -172,7 +172,7 @@ class ContentTakingModel(PlanCachingModel):
 
 
 def _restore_scores(fitted: Fitted) -> ItemScores | None:
-    """Return the scores by content that a fit stored; None if it took none in."""
+    """Return the scores by content that a fit stored; None without item features."""
     arrays = fitted.weights.query_arrays
     if not any(name.startswith(CONTENT_PREFIX) for name in arrays):
         return None

@@ -188,7 +188,7 @@ class _ParamSearch:
         total gain in DCG is significant.
         """
         search, params = self.run(_coordinates(self.params, self.has_repeats))
-        return params if search.total_z() > _MIN_TOTAL_Z else self.params
+        return params if search.combined_z() > _MIN_TOTAL_Z else self.params
 
 
 def _segment_edges(inactivity: Array) -> Array:

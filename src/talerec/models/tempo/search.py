@@ -78,11 +78,12 @@ class CoordinateSearch:
             queries.accept(trial)
         return index
 
-    def total_z(self) -> float:
+    def combined_z(self) -> float:
         """Return the z-score of the present weights' gain in DCG over the initial weights.
 
-        It is the sum of the z-scores of the query sets whose DCG changed over the root of their
-        number; 0 if none did. Sums over all queries and lists of a user are the units.
+        Stouffer's method combines the query sets whose DCG changed: the sum of their z-scores
+        divided by the square root of their number; 0 if none changed. The unit of each test is the
+        user: a user's gains over all queries and lists are summed.
         """
         return _combined_z([x.user_gains(x.initial_dcg, x.dcg) for x in self.query_sets])
 
@@ -90,7 +91,7 @@ class CoordinateSearch:
         """Return the z-score of the present weights' gain in DCG over those of another search.
 
         other: a search with the same queries, whose components come from another model. The z-score
-        is computed like that of `total_z`.
+        is computed like that of `combined_z`.
         """
         pairs = zip(self.query_sets, other.query_sets, strict=True)
         return _combined_z([x.user_gains(y.dcg, x.dcg) for x, y in pairs])

@@ -191,6 +191,20 @@ def test_items_twice_in_the_table_are_reported(caplog: pytest.LogCaptureFixture)
     assert text in caplog.messages
 
 
+def test_ids_that_differ_by_spaces_or_case_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    items = pl.DataFrame({"item_id": ["A1", "a1", " A2 ", "a9", "A3"], "color": COLORS[:1] * 5})
+    with caplog.at_level(logging.WARNING, "talerec"):
+        log = log_of(["A1", "A2", "A3"]).with_items(items)
+    assert log.catalogue is not None
+    assert log.catalogue["item_id"].to_list() == ["a1", " A2 ", "a9"]
+    text = "by spaces or upper and lower case alone: 2, such as 'a1'; they count as other items"
+    assert text in caplog.text
+    caplog.clear()
+    log_of([1, 2]).with_items(pl.DataFrame({"item_id": [1, 3], "color": ["red", "blue"]}))
+    log_of(["A1", "A2"]).with_items(items.filter(pl.col("item_id").is_in(["A1", "a9"])))
+    assert "upper and lower" not in caplog.text
+
+
 def test_describe_shows_the_types_and_which_items_match(tmp_path: Path) -> None:
     log_of([f"i{n % 30}" for n in range(50)]).to_frame().write_csv(tmp_path / "log.csv")
     rows = {"asin": [f"i{n}" for n in range(20, 60)], "color": [COLORS[n % 4] for n in range(N)]}

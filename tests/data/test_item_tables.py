@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -156,3 +157,31 @@ def test_text_columns_become_numbers_or_booleans_only_if_every_value_is_one(writ
     table = read_items(write("items.csv", "\n".join(lines) + "\n"))
     for name, (_, expected) in columns.items():
         assert table[name].to_list() == expected, name
+
+
+def write_folder(folder: Path, tables: list[pl.DataFrame]) -> Path:
+    """Write the files of an item table to a folder: 0.parquet, 1.parquet ..."""
+    for number, table in enumerate(tables):
+        table.write_parquet(folder / f"{number}.parquet")
+    return folder
+
+
+def test_files_of_an_item_table_may_have_other_columns_and_types(tmp_path: Path) -> None:
+    first = pl.DataFrame({"item_id": [1], "title": ["a"], "price": [2.5], "vector": [[1.0, 0.0]]})
+    later = pl.DataFrame({"color": ["red"], "price": ["cheap"], "item_id": ["x"]})
+    table = read_items(write_folder(tmp_path, [first, later]))
+    assert table.to_dicts() == [
+        {"item_id": "1", "title": "a", "price": "2.5", "vector": [1.0, 0.0], "color": None},
+        {"item_id": "x", "title": None, "price": "cheap", "vector": None, "color": "red"},
+    ]
+
+
+def test_a_column_of_lists_that_another_file_has_as_text_is_refused(tmp_path: Path) -> None:
+    first = pl.DataFrame({"item_id": [1], "vector": [[1.0, 0.0]]})
+    folder = write_folder(tmp_path, [first, first, first.with_columns(vector=pl.lit("[1, 0]"))])
+    with pytest.raises(InvalidLogError) as caught:
+        read_items(folder)
+    assert str(caught.value) == (
+        f"{folder}/2.parquet: column 'vector' has values of type String, and those of earlier files"
+        " are List(Float64)"
+    )

@@ -37,7 +37,9 @@ def match_items(table: pl.DataFrame, items: Vocabulary) -> tuple[pl.DataFrame, p
     side = side.filter(is_first)
     log_items = pl.DataFrame({columns.ITEM: items.ids})
     info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
-    return info, side.join(log_items, on=columns.ITEM, how="anti", maintain_order="left")
+    others = side.join(log_items, on=columns.ITEM, how="anti", maintain_order="left")
+    _report_near_matches(items.ids, others[columns.ITEM])
+    return info, others
 
 
 def select_new_rows(table: pl.DataFrame, info: pl.DataFrame, items: Vocabulary) -> pl.DataFrame:
@@ -115,6 +117,28 @@ def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -
         example = described.filter(repeated)[0]
         message = "rows of the item table that repeat an id: %s, such as %r; the first row counts"
         logger.warning(message, f"{n_repeated:,}", example)
+
+
+def _report_near_matches(ids: pl.Series, others: pl.Series) -> None:
+    """Log a warning for ids of an item table that differ little from an id of the log.
+
+    ids: of the log's items. others: the table's other ids. Ids such as "a7 " and "A7" differ by
+    spaces at their ends, or by upper and lower case.
+    """
+    if ids.dtype != pl.String:
+        return
+    near = others.filter(_fold_ids(others).is_in(_fold_ids(ids).implode()))
+    if len(near):
+        message = (
+            "ids of the item table that differ from an id of the log by spaces or upper and lower"
+            " case alone: %s, such as %r; they count as other items"
+        )
+        logger.warning(message, f"{len(near):,}", near[0])
+
+
+def _fold_ids(ids: pl.Series) -> pl.Series:
+    """Return ids in lower case, without spaces at their ends."""
+    return ids.str.strip_chars().str.to_lowercase()
 
 
 def _report_other_dates(table: pl.DataFrame) -> None:

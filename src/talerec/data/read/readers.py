@@ -88,14 +88,13 @@ def read_user_table(path: str | Path, user: str = columns.USER) -> pl.DataFrame:
     """
     with open_source(path) as files:
         tables = [_read_table(file, None, {user, columns.USER}) for file in files]
-        for file, table in zip(files, tables, strict=True):
+        for number, (file, table) in enumerate(zip(files, tables, strict=True)):
             with report_read_errors(file, None):
                 key = user if user in table.columns else columns.USER
                 require_columns(table.columns, [key], "user")
-    table = pl.concat(tables, how="vertical_relaxed")
-    if user != columns.USER and user in table.columns:
-        table = table.drop(columns.USER, strict=False).rename({user: columns.USER})
-    return table
+            if key != columns.USER:
+                tables[number] = table.drop(columns.USER, strict=False).rename({key: columns.USER})
+        return _join_tables(tables, [file.name for file in files])
 
 
 def read_items(
@@ -174,10 +173,31 @@ def _read_items(
                 require_columns(table.columns, [item], "item")
                 if title is not None:
                     require_columns(table.columns, [title], "title")
-    table = pl.concat(tables, how="vertical_relaxed")
+    table = _join_tables(tables, [file.name for file in files])
     if item != columns.ITEM:
         table = table.drop(columns.ITEM, strict=False).rename({item: columns.ITEM})
     return _rename_titles(table, title)
+
+
+def _join_tables(tables: list[pl.DataFrame], names: list[str]) -> pl.DataFrame:
+    """Return the rows of all files of a table; a column that a file lacks is null there.
+
+    Of numbers and text in one column, both become text. names: of the files. InvalidLogError, with
+    the file, for a column whose values cannot be in one column with those of earlier files.
+    """
+    joined = tables[0]
+    for name, table in zip(names[1:], tables[1:], strict=True):
+        for column in (column for column in table.columns if column in joined.columns):
+            try:
+                pl.concat([joined.select(column), table.select(column)], how="vertical_relaxed")
+            except pl.exceptions.PolarsError:
+                raise InvalidLogError(
+                    f"{name}: column {column!r} has values of type {table.schema[column]}, and "
+                    f"those of earlier files are {joined.schema[column]}",
+                    source=name,
+                ) from None
+        joined = pl.concat([joined, table], how="diagonal_relaxed")
+    return joined
 
 
 def _rename_titles(table: pl.DataFrame, title: str | None) -> pl.DataFrame:

@@ -20,12 +20,12 @@ pytest.importorskip("sklearn", reason="the extra content is not installed")
 from talerec.models.tempo import content_learning
 from talerec.models.tempo.content import ContentWeights, ItemScores, classify_items, measure_taste
 from talerec.models.tempo.content_learning import (
-    SettingGains,
-    WeightStack,
+    LearnedContent,
     learn_content_weights,
     list_settings,
-    rank_target,
 )
+from talerec.models.tempo.content_ranking import WeightStack, rank_target
+from talerec.models.tempo.setting_gains import SettingGains
 
 WEIGHTS = ContentWeights((0.03, 0.02, 0.01), 4.0, 90.0)
 END = 1_600_000_000  # seconds
@@ -65,7 +65,7 @@ def log() -> tr.Log:
 def taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Content is taken in with fixed weights, without held-out queries."""
     name = "talerec.models.tempo.content_learning.learn_content_weights"
-    monkeypatch.setattr(name, lambda fit, rows, tempo: WEIGHTS)
+    monkeypatch.setattr(name, lambda fit, rows, tempo: LearnedContent(WEIGHTS))
 
 
 def histories(log: tr.Log, now: float) -> Histories:

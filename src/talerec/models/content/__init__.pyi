@@ -11,4 +11,5 @@ from talerec.models.content.moments import sum_pair_moments as sum_pair_moments
 from talerec.models.content.new_items import extend_fitted as extend_fitted
 from talerec.models.content.new_items import place_rows as place_rows
 from talerec.models.content.words import category_keys as category_keys
+from talerec.models.content.words import hash_words as hash_words
 from talerec.models.content.words import row_categories as row_categories

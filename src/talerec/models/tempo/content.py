@@ -23,6 +23,7 @@ import polars as pl
 from talerec.data import DATE, DAY, UNTIMED, Histories, ItemColumn, Log, list_rows, parse_dates
 from talerec.models.content import Content, ItemEncoder, encode_queries
 from talerec.models.core import require
+from talerec.models.tempo.categories import CategoryScores
 from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX
 from talerec.ranking import Block, Query, Weights, make_block, recency_query
 from talerec.runtime import Array, sparse
@@ -69,6 +70,8 @@ class ItemScores:
         The time of the last training row, in microseconds since 1970.
     newness : float
         The mean of `measure_newness` over the training rows; 0 for none.
+    categories : CategoryScores, optional
+        What is added by the categories of one column.
     """
 
     encoder: ItemEncoder
@@ -79,6 +82,7 @@ class ItemScores:
     weights: ContentWeights
     log_end: int
     newness: float
+    categories: CategoryScores | None = None
 
     @classmethod
     def build(cls, model: Content, counts: Array, weights: ContentWeights) -> ItemScores:
@@ -116,6 +120,7 @@ class ItemScores:
             ItemEncoder.restore(types, stored), stored["bilinear"], stored["features"],
             stored["classes"], days, ContentWeights((new, few, many), freshness, lifetime),
             int(stored["log_end"][0]), float(stored.get("newness", np.zeros(1))[0]),
+            CategoryScores.restore(stored, types),
         )  # fmt: skip
 
     def to_arrays(self) -> dict[str, Array]:
@@ -131,6 +136,8 @@ class ItemScores:
             "log_end": np.array([self.log_end]),
             "newness": np.array([self.newness]),
         }
+        if self.categories is not None:
+            arrays |= self.categories.to_arrays(self.encoder.types)
         return {CONTENT_PREFIX + name: array for name, array in arrays.items()}
 
     def check(self, n_items: int) -> None:
@@ -143,6 +150,8 @@ class ItemScores:
         require(self.days.shape == (n_items,), "content_days has another length")
         require(self.weights.lifetime > 0, "content_weights has a lifetime that is not above 0")
         require(0 <= self.newness <= 1, "content_newness is not between 0 and 1")
+        if self.categories is not None:
+            self.categories.check(n_items)
 
     def with_rows(self, table: pl.DataFrame, positions: Array, n_items: int) -> ItemScores:
         """Return the scores with new or replaced rows of the item table.
@@ -156,7 +165,8 @@ class ItemScores:
         days = np.pad(self.days, (0, n_new), constant_values=np.nan)
         days[positions] = read_days(table, self.encoder.types)
         classes = np.pad(self.classes, (0, n_new))
-        return replace(self, features=features, days=days, classes=classes)
+        categories = self.categories and self.categories.with_rows(table, positions, n_items)
+        return replace(self, features=features, days=days, classes=classes, categories=categories)
 
     # -- scores --
 
@@ -210,7 +220,7 @@ class ItemScores:
         return scaled
 
     def blocks(self) -> list[Block]:
-        """Return the blocks of weights: of content, and of freshness by bucket of dates.
+        """Return the blocks of weights: content, freshness by bucket of dates, and categories.
 
         Rows of the first are the dimensions of F, and one of ones for the mean; those of the second
         the buckets of `edges`. Both are multiplied by the weight of each item's class.
@@ -231,7 +241,8 @@ class ItemScores:
         matrix = sparse.csr_array(
             (fresh[items].astype(np.float32), (bucket[items], items)), shape=(len(edges), n_items)
         )
-        return [content, make_block(matrix, source_item=np.full(len(edges), -1, np.int32))]
+        fresh_block = make_block(matrix, source_item=np.full(len(edges), -1, np.int32))
+        return [content, fresh_block, *([self.categories.block()] if self.categories else [])]
 
     def append_to(
         self, x: Query, weights: Weights, histories: Histories, max_history: int
@@ -250,7 +261,7 @@ class ItemScores:
             return x
         codes = self.encode(weights, histories, max_history)
         codes = np.column_stack([codes, -codes @ self.mean])
-        has_code = is_after & codes.any(axis=1)
+        has_code = is_after & codes.any(axis=1) & any(self.weights.by_class)
         n_buckets = np.searchsorted(self.edges, days, side="right") * is_after
         n_buckets *= self.weights.freshness > 0
         first = weights.first_source(CONTENT_BLOCK)
@@ -258,13 +269,14 @@ class ItemScores:
         decay = np.exp(-(days - self.reference) / self.weights.lifetime)
         decay *= measure_taste(histories, self.days, self.weights.lifetime, self.newness)
         fresh = _repeat_ranges(first + codes.shape[1], n_buckets)
-        return join_queries(
-            [
-                x,
-                Query(content.ptr, content.source, codes[has_code].ravel()),
-                Query(fresh.ptr, fresh.source, np.repeat(decay, n_buckets)),
-            ]
-        )
+        added = [
+            Query(content.ptr, content.source, codes[has_code].ravel()),
+            Query(fresh.ptr, fresh.source, np.repeat(decay, n_buckets)),
+        ]
+        if self.categories is not None:
+            first += codes.shape[1] + len(self.edges)
+            added.append(self.categories.query(histories, weights, max_history, first, is_after))
+        return join_queries([x, *added])
 
 
 def measure_newness(time: Array, item: Array, days: Array, lifetime: float) -> Array:

@@ -12,13 +12,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from talerec.data import DAY, Histories, Log
+from talerec.data import DAY, Histories, ItemColumn, Log
 from talerec.errors import UndescribedItemsError
-from talerec.models.content import Content
-from talerec.models.core import HoldoutQueries, Model, TimeCut
+from talerec.models.content import Content, find_types
+from talerec.models.core import Model, TimeCut
+from talerec.models.tempo.categories import MAX_HISTORY, CategoryScores, category_columns
+from talerec.models.tempo.category_learning import (
+    CategoryChoice,
+    choose_category,
+    join_category_gains,
+    rank_by_categories,
+    score_category,
+)
 from talerec.models.tempo.content import ContentWeights, ItemScores, mean_newness, measure_taste
-from talerec.ranking import Query, Weights
-from talerec.runtime import Array, kernel, run_chunks, sized_chunks, sparse
+from talerec.models.tempo.content_ranking import (
+    CHUNK,
+    LEVEL_LISTS,
+    LIFETIMES,
+    HeldOutCutoff,
+    WeightStack,
+    median_tenth_score,
+    rank_target,
+    score_all_items,
+)
+from talerec.models.tempo.setting_gains import SettingGains
+from talerec.ranking import IdentityBlock, Weights
+from talerec.runtime import Array, run_chunks, sized_chunks
 
 DIMS = 64  # of the vectors of items
 _CUTOFF_SHARES = (0.85, 0.7, 0.55)  # of the rows before a cutoff
@@ -28,13 +47,7 @@ _ROWS_AFTER = 5  # first rows of a user after a cutoff that are queries
 _MIN_USERS = 60  # below which nothing is learned
 _MIN_NEW = 0.02  # share of targets without rows before a cutoff, below which it is left out
 _MAX_USERS, _MAX_SCORES = 1000, 2e7  # users, and queries x items, of a cutoff
-_LEVEL_LISTS = 128  # lists whose tenth score is the size of tempo's scores
-_CHUNK = 16  # queries that a thread takes at a time
-_K = 10
-_HIDDEN = -1e9  # the score of an item that the user has
-_MANY = 2  # the class of items with five rows or more
 _MIN_Z = 1.5  # standard errors that content must gain on users that did not choose it
-_TIE = 0.5  # standard errors within which a setting is as good as the best
 
 #: Settings that are compared: the classes of items (none, few, many rows) to which content is
 #: added, its weight, and the weight and lifetime (days) of freshness. Weights are relative to the
@@ -42,7 +55,6 @@ _TIE = 0.5  # standard errors within which a setting is as good as the best
 _CLASSES = ((1, 1, 1), (1, 1, 0), (1, 0, 0))
 _SIZES = (0.05, 0.1, 0.2, 0.4)
 _FRESHNESS = (0.3, 0.6, 1.2, 2.4)
-_LIFETIMES = (30.0, 90.0, 180.0, 365.0)
 
 
 class _Setting(NamedTuple):
@@ -61,9 +73,9 @@ class _Setting(NamedTuple):
 
 def list_settings(has_dates: bool) -> list[_Setting]:
     """Return all settings that are compared; has_dates: whether items have any."""
-    fresh = [(0.0, _LIFETIMES[0])]
+    fresh = [(0.0, LIFETIMES[0])]
     if has_dates:
-        fresh += [(freshness, days) for freshness in _FRESHNESS for days in _LIFETIMES]
+        fresh += [(freshness, days) for freshness in _FRESHNESS for days in LIFETIMES]
     return [
         _Setting(by_class, size, *each)
         for by_class in _CLASSES
@@ -79,118 +91,88 @@ class _CutoffGains(NamedTuple):
     user: Array
     is_rare: Array  # whether the target has fewer than five rows before the cutoff
     settings: list[_Setting]
-    level: float  # the median tenth score of a list of tempo
     delay: int  # median time from the cutoff to a query, in microseconds
+
+
+class LearnedContent(NamedTuple):
+    """How content counts in tempo's scores.
+
+    weights: of the scores by content and of freshness. category: the column of categories whose
+    scores are added, and the absolute weight of the scores; None for none.
+    """
+
+    weights: ContentWeights
+    category: tuple[ItemColumn, float] | None = None
 
 
 def learn_content_weights(
     fit_tempo: Callable[[Log], Model], log: Log, tempo: Model
-) -> ContentWeights | None:
+) -> LearnedContent | None:
     """Return how content counts; None if held-out queries do not gain, or are too few.
+
+    First, one column of categories is taken in if it gains 2.5 standard errors; then content is, if
+    it gains 1.5 over tempo and the categories.
 
     fit_tempo: fits a tempo without content to rows. log: with the items of the item table that have
     no rows. tempo: fitted to the log, also without content; weights are relative to its scores.
     """
+    columns = category_columns(find_types(log))
+    held_out: list[HeldOutCutoff] = []
     rounds: list[_CutoffGains] = []
+    by_category: list[Array] = []
     times = np.sort(log.time)
     cutoffs = dict.fromkeys(int(times[int(share * log.rows)]) for share in _CUTOFF_SHARES)
     for cutoff in cutoffs:
-        if each := _evaluate_cutoff(fit_tempo, log, cutoff):
-            rounds.append(each)
+        if each := _fit_cutoff(fit_tempo, log, cutoff):
+            held_out.append(each)
+            rounds.append(_rank_queries(each, None))
+            by_category.append(rank_by_categories(each, columns))
         n_queries = sum(len(each.user) for each in rounds)
-        if n_queries >= _ENOUGH or (n_queries >= _HOPELESS and _join(rounds).held_out_z() <= 0):
+        if n_queries >= _ENOUGH:
             break
-    if not rounds:
+        if n_queries >= _HOPELESS:
+            categories = join_category_gains(held_out, by_category, len(columns))
+            if max(_join(rounds).held_out_z(), categories.held_out_z()) <= 0:
+                break
+    if not rounds or len(np.unique(np.concatenate([each.user for each in rounds]))) < _MIN_USERS:
         return None
+    category = choose_category(join_category_gains(held_out, by_category, len(columns)), columns)
+    if category is not None:
+        rounds = [_rank_queries(each, category) for each in held_out]
     joined = _join(rounds)
-    if len(np.unique(joined.user)) < _MIN_USERS or joined.held_out_z() < _MIN_Z:
+    best = joined.choose_setting() if joined.held_out_z() >= _MIN_Z else 0
+    if best == 0 and category is None:
         return None
-    best = joined.choose_setting()
-    if best == 0:
-        return None
-    delay = int(np.median([each.delay for each in rounds]))
-    return rounds[0].settings[best - 1].scale(_measure_level(tempo, log, delay))
+    sample = _sample_requests(log, int(np.median([each.delay for each in rounds])))
+    level = _measure_level(tempo, sample)
+    weights = ContentWeights((0.0, 0.0, 0.0), 0.0, LIFETIMES[0])
+    if best:
+        weights = rounds[0].settings[best - 1].scale(level)
+    if category is None:
+        return LearnedContent(weights)
+    by_column = CategoryScores.build(log, category.column, 1.0)
+    category_level = by_column.measure_level(sample, Weights([IdentityBlock(items=len(log.items))]))
+    factor = level / category_level if category_level > 0 else 0.0
+    return LearnedContent(weights, (category.column, category.size * factor))
 
 
-def _measure_level(tempo: Model, log: Log, delay: int) -> float:
-    """Return the score with which an item typically enters the top 10 of a user of the log.
+def _sample_requests(log: Log, delay: int) -> Histories:
+    """Return requests of some users of a log, each with its history.
 
-    It is the median over users of the tenth score. tempo: fitted to the log. delay: microseconds
-    from the end of the log to the requests; popularity fades in between.
+    delay: microseconds from the end of the log to the requests; popularity fades in between.
     """
     users = np.flatnonzero(np.diff(log.ptr))
-    users = users[np.linspace(0, len(users) - 1, min(len(users), _LEVEL_LISTS)).astype(np.int64)]
+    users = users[np.linspace(0, len(users) - 1, min(len(users), LEVEL_LISTS)).astype(np.int64)]
     now = np.full(len(users), int(log.time.max()) + delay)
-    histories = Histories(log.ptr[users], log.ptr[users + 1], log.item, log.time, now)
-    return _median_tenth_score(tempo.fitted.weights, tempo.query(histories))
+    return Histories(log.ptr[users], log.ptr[users + 1], log.item, log.time, now)
 
 
-class SettingGains(NamedTuple):
-    """The NDCG@10 of queries by tempo alone, and under each setting.
+def _measure_level(tempo: Model, sample: Histories) -> float:
+    """Return the score with which an item typically enters the top 10: a median of tenth scores.
 
-    Parameters
-    ----------
-    gains : array
-        Query x (1 + setting), the first column for tempo alone.
-    user : array
-        The user of each query. Sums over a user's queries are the units of standard errors.
-    is_rare : bool array
-        Whether the query's target has few rows or none.
-    group : array
-        The group of each column: settings that add content to the same classes of items.
+    sample: requests of some users of the log that tempo was fitted to.
     """
-
-    gains: Array
-    user: Array
-    is_rare: Array
-    group: Array
-
-    def choose_setting(self) -> int:
-        """Return the column with the largest gain over the first one, less its standard error.
-
-        So a setting that gains much for some users and loses much for others is not preferred to
-        one with a steady gain. Of the settings of its group that are within half a standard error
-        of it, the one with the largest gain for rare targets is returned.
-        """
-        if not len(self.gains):
-            return 0
-        mean, error = self._differences(0)
-        best = int((mean - error).argmax())
-        below, tolerance = self._differences(best)
-        is_tie = (below >= -_TIE * tolerance) & (mean > error) & (self.group == self.group[best])
-        if not is_tie[best]:
-            return best
-        rare_gain = self.gains[self.is_rare].sum(axis=0)
-        rare_gain[best] += 1e-9
-        return int(np.where(is_tie, rare_gain, -1.0).argmax())
-
-    def held_out_z(self) -> float:
-        """Return the z-score of the chosen setting's gain over tempo alone, on other users.
-
-        Users are divided in two; the setting that is chosen by one half is measured on the other.
-        """
-        _, user = np.unique(self.user, return_inverse=True)
-        is_first = user % 2 == 0
-        difference = np.zeros(len(user))
-        for fold in (is_first, ~is_first):
-            chosen = self._select(~fold).choose_setting()
-            difference[fold] = self.gains[fold, chosen] - self.gains[fold, 0]
-        deviations = np.bincount(user, difference - difference.mean())
-        error = float(np.sqrt(deviations @ deviations))
-        return float(difference.sum()) / error if error > 0 else 0.0
-
-    def _select(self, mask: Array) -> SettingGains:
-        """Return some of the queries."""
-        return SettingGains(self.gains[mask], self.user[mask], self.is_rare[mask], self.group)
-
-    def _differences(self, column: int) -> tuple[Array, Array]:
-        """Return the mean difference of each column to one of them, and its standard error."""
-        order = np.argsort(self.user, kind="stable")
-        difference = (self.gains - self.gains[:, column : column + 1])[order]
-        mean = difference.mean(axis=0)
-        starts = np.flatnonzero(np.diff(self.user[order], prepend=self.user[order[0]] - 1))
-        sums = np.add.reduceat(difference - mean, starts, axis=0)
-        return mean, np.sqrt((sums**2).sum(axis=0)) / len(difference)
+    return median_tenth_score(tempo.fitted.weights, tempo.query(sample))
 
 
 def _join(rounds: list[_CutoffGains]) -> SettingGains:
@@ -202,10 +184,8 @@ def _join(rounds: list[_CutoffGains]) -> SettingGains:
     return SettingGains(gains, user, is_rare, group=np.array([-1, *shapes]))
 
 
-def _evaluate_cutoff(
-    fit_tempo: Callable[[Log], Model], log: Log, cutoff: int
-) -> _CutoffGains | None:
-    """Return the gains of queries after a cutoff, by models of the rows before it.
+def _fit_cutoff(fit_tempo: Callable[[Log], Model], log: Log, cutoff: int) -> HeldOutCutoff | None:
+    """Return models of the rows before a cutoff, and the queries after it.
 
     cutoff: microseconds. None if no user has rows on both sides, if too few targets are without
     rows before the cutoff, or if the item table says nothing of the items with rows.
@@ -226,127 +206,51 @@ def _evaluate_cutoff(
     except UndescribedItemsError:
         return None
     tempo = fit_tempo(cut.before)
-    unscaled = ContentWeights((1.0, 1.0, 1.0), 0.0, 1.0)
-    scores = ItemScores.build(content, counts, unscaled)
+    scores = ItemScores.build(content, counts, ContentWeights((1.0, 1.0, 1.0), 0.0, 1.0))
     tastes = {
         lifetime: measure_taste(
             queries.histories, scores.days, lifetime,
             mean_newness(cut.before, scores.days, lifetime),
         )
-        for lifetime in _LIFETIMES
+        for lifetime in LIFETIMES
     }  # fmt: skip
-    return _rank_queries(tempo, scores, queries, tastes, cutoff)
+    level = median_tenth_score(tempo.fitted.weights, tempo.query(queries.histories))
+    return HeldOutCutoff(cut.before, tempo, scores, queries, tastes, level, cutoff)
 
 
-def _rank_queries(
-    tempo: Model, scores: ItemScores, queries: HoldoutQueries, tastes: dict[float, Array],
-    cutoff: int,
-) -> _CutoffGains:  # fmt: skip
+def _rank_queries(held_out: HeldOutCutoff, category: CategoryChoice | None) -> _CutoffGains:
     """Return the gains of queries after a cutoff under all settings.
 
-    scores: of the items by content, with any weights. tastes: how much freshness counts in each
-    query, by lifetime.
+    category: what is added to all of tempo's scores, those without content, too.
     """
+    tempo, scores, queries = held_out.tempo, held_out.scores, held_out.queries
     weights, histories, now = tempo.fitted.weights, queries.histories, queries.histories.now
     assert now is not None
-    codes = scores.encode(weights, histories, 2500)
+    codes = scores.encode(weights, histories, MAX_HISTORY)
     x = tempo.query(histories)
-    level = _median_tenth_score(weights, x)
     settings = list_settings(not np.isnan(scores.days).all())
-    tempo_alone = ContentWeights((0.0, 0.0, 0.0), 0.0, _LIFETIMES[0])
+    tempo_alone = ContentWeights((0.0, 0.0, 0.0), 0.0, LIFETIMES[0])
+    level = held_out.level
     stack = WeightStack.build([tempo_alone, *(setting.scale(level) for setting in settings)])
     gains = np.zeros((len(queries), 1 + len(settings)))
+    by_category = None if category is None else score_category(held_out, category.column)
 
     def work(a: int, b: int) -> None:
         base = score_all_items(weights, x, a, b)
+        if by_category is not None and category is not None:
+            added = by_category[0].score_items(histories.slice(a, b), weights)
+            base += category.size * by_category[1] * added
+        held_out.hide_seen(base, a)
         z = codes[a:b] @ scores.features - (codes[a:b] @ scores.mean)[:, None]
         for q in range(a, b):
-            hidden = _seen_items(histories, q)
             target = int(queries.target[q])
-            if target not in hidden:
-                base[q - a, hidden] = _HIDDEN
             age = now[q] / DAY - scores.days
             age = np.where(age >= 0, age, np.inf)  # NaN: no date
-            newness = np.array([tastes[days][q] * np.exp(-age / days) for days in _LIFETIMES])
+            newness = np.array(
+                [held_out.tastes[days][q] * np.exp(-age / days) for days in LIFETIMES]
+            )
             rank_target(base[q - a], z[q - a], newness, scores.classes, target, stack, gains[q])
 
-    run_chunks("content", work, sized_chunks(len(queries), _CHUNK))
-    is_rare = scores.classes[queries.target] < _MANY
-    delay = int(np.median(now)) - cutoff
-    return _CutoffGains(gains, queries.user, is_rare, settings, level, delay)
-
-
-class WeightStack(NamedTuple):
-    """The weights of several settings as arrays, for `rank_target`.
-
-    by_class: setting x class. freshness: of each setting. lifetime: its number in `_LIFETIMES`.
-    """
-
-    by_class: Array
-    freshness: Array
-    lifetime: Array
-
-    @classmethod
-    def build(cls, weights: list[ContentWeights]) -> WeightStack:
-        """Return the weights of a list, in its order."""
-        lifetimes = [_LIFETIMES.index(each.lifetime) for each in weights]
-        by_class = np.array([each.by_class for each in weights])
-        return cls(by_class, np.array([each.freshness for each in weights]), np.array(lifetimes))
-
-
-@kernel
-def rank_target(
-    base: Array, z: Array, newness: Array, classes: Array, target: int, stack: WeightStack,
-    out: Array,
-) -> None:  # fmt: skip
-    """Write the NDCG@10 of one query's target under each setting of a stack.
-
-    base: scores of tempo, 0 for none. z: scores by content. newness: lifetime x item. classes: of
-    the items. Items of a class without weight need a score of tempo.
-    """
-    for s in range(len(out)):
-        fresh, row = stack.freshness[s], newness[stack.lifetime[s]]
-        weight = stack.by_class[s, classes[target]]
-        out[s] = 0.0
-        if weight == 0 and base[target] <= 0:
-            continue
-        goal = base[target] + weight * (z[target] + fresh * row[target])
-        rank = 1
-        for i in range(len(base)):
-            weight = stack.by_class[s, classes[i]]
-            if i != target and (base[i] > 0 or (weight != 0 and base[i] > _HIDDEN)):
-                rank += base[i] + weight * (z[i] + fresh * row[i]) >= goal
-                if rank > _K:
-                    break
-        if rank <= _K:
-            out[s] = 1 / np.log2(rank + 1)
-
-
-def _seen_items(histories: Histories, q: int) -> Array:
-    """Return the known items of history q."""
-    items: Array = histories.item[histories.start[q] : histories.stop[q]]
-    return items[items >= 0]
-
-
-def _median_tenth_score(weights: Weights, x: Query) -> float:
-    """Return the median of the tenth score of some queries' lists; a small number if it is 0."""
-    base = score_all_items(weights, x, 0, min(len(x), _LEVEL_LISTS))
-    k = min(_K, base.shape[1])
-    tenth = np.partition(base, -k, axis=1)[:, -k]
-    return max(float(np.median(tenth)), 1e-9)
-
-
-def score_all_items(weights: Weights, x: Query, a: int, b: int) -> Array:
-    """Return the scores of all items for queries a to b - 1: query x item, 0 for none."""
-    total = np.zeros((b - a, weights.items))
-    span = slice(x.ptr[a], x.ptr[b])
-    query = np.repeat(np.arange(b - a), np.diff(x.ptr[a : b + 1]))
-    source, share = x.source[span], x.weight[span]
-    for number, block in enumerate(weights.blocks):
-        first = weights.first_source(number)
-        inside = (source >= first) & (source < first + block.sources)
-        places = (query[inside], source[inside] - first)
-        rows = sparse.csr_array((share[inside], places), shape=(b - a, block.sources))
-        part = rows @ block.matrix
-        total += block.weight * (part if isinstance(part, np.ndarray) else part.toarray())
-    return total
+    run_chunks("content", work, sized_chunks(len(queries), CHUNK))
+    delay = int(np.median(now)) - held_out.cutoff
+    return _CutoffGains(gains, queries.user, held_out.is_rare, settings, delay)

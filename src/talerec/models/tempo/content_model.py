@@ -69,18 +69,21 @@ class ContentTakingModel(PlanCachingModel):
         log: the rows of the fit, with the items that only the item table has.
         """
         from talerec.models.content import Content
+        from talerec.models.tempo.categories import CategoryScores
         from talerec.models.tempo.content import ItemScores
         from talerec.models.tempo.content_learning import DIMS, learn_content_weights
 
         plain = self.with_params(content="off")
-        weights = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
-        if weights is None:
+        learned = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
+        if learned is None:
             return
         try:
             model = Content(dims=DIMS).fit(log)
         except UndescribedItemsError:
             return
-        scores = ItemScores.build(model, log.counts(), weights)
+        scores = ItemScores.build(model, log.counts(), learned.weights)
+        if learned.category is not None:
+            scores = replace(scores, categories=CategoryScores.build(log, *learned.category))
         fitted, n_unseen = self.fitted, len(log.items) - len(self.fitted.items)
         training = {
             **fitted.training, "items": len(log.items), UNSEEN_ITEMS: n_unseen,
@@ -116,15 +119,37 @@ class ContentTakingModel(PlanCachingModel):
         scores = self._content
         if scores is None or log.info is None:
             return weights
+        from talerec.models.tempo.categories import CategoryScores
         from talerec.models.tempo.content import classify_items, mean_newness, read_days
 
+        old = scores.categories
+        categories = old and CategoryScores.build(log, old.column, old.weight)
         encoder, days = scores.encoder, read_days(log.info, scores.encoder.types)
         updated = replace(
             scores, features=np.ascontiguousarray(encoder.encode(log.info).T), days=days,
             classes=classify_items(log.counts()), log_end=int(log.time.max()),
-            newness=mean_newness(log, days, scores.weights.lifetime),
+            newness=mean_newness(log, days, scores.weights.lifetime), categories=categories,
         )  # fmt: skip
         return _add_content(weights, updated)
+
+    def describe_content(self) -> list[str]:
+        """Return sentences on how content and dates count; none if the fit took none in."""
+        scores = self._content
+        if scores is None:
+            return []
+        sentences, weights = [], scores.weights
+        n_classes = sum(weight > 0 for weight in weights.by_class)
+        if n_classes:
+            targets = ("new items", "items with fewer than 5 events", "all items")[n_classes - 1]
+            sentences.append(f"Scores by content are added for {targets}.")
+        if n_classes and weights.freshness > 0:
+            sentences.append(
+                f"Items are raised by their date, for about {weights.lifetime:g} days."
+            )
+        if scores.categories is not None:
+            name = scores.categories.column.name
+            sentences.append(f"Items that share the user's categories of {name!r} are raised.")
+        return sentences
 
     def append_content(self, x: Query, histories: Histories) -> Query:
         """Return queries with the sources of content added, if the fit used item features."""
@@ -147,14 +172,15 @@ class ContentTakingModel(PlanCachingModel):
         super()._check_loaded()
         check_weights(self.fitted.weights)
         scores, weights = self._content, self.fitted.weights
-        require(
-            len(weights.blocks) == CONTENT_BLOCK + 2 * (scores is not None),
-            f"there are {len(weights.blocks)} blocks",
-        )
+        n_content = 0 if scores is None else 2 + (scores.categories is not None)
+        n_blocks = len(weights.blocks)
+        require(n_blocks == CONTENT_BLOCK + n_content, f"there are {n_blocks} blocks")
         if scores is not None:
             scores.check(weights.items)
             sizes = [block.sources for block in weights.blocks[CONTENT_BLOCK:]]
             expected = [len(scores.features) + 1, len(scores.edges)]
+            if scores.categories is not None:
+                expected.append(len(scores.categories.keys) + 1)
             require(sizes == expected, f"content has {sizes} sources, not {expected}")
 
     def _can_take_content(self, log: Log) -> bool:

@@ -7,8 +7,9 @@
 Logs are split at the times before which 50, 60, 70 and 80 % of their rows lie; no core, seen items
 hidden, all items of log and table ranked, cases of all splits pooled. Each model is compared with
 the first one: the difference in NDCG@10, summed by user, over the standard error of these sums.
-`MODEL:ids` is the model fitted to the log without its item table; `ranker-fast` is a ranker of few
-parts, with a tempo that does not learn.
+The log `bookshop` is synthetic (`bookshop.py`) and needs no file. `MODEL:ids` is the model fitted
+to the log without its item table; `ranker-fast` is a ranker of few parts, with a tempo that does
+not learn.
 
 The ranks of each model on each split go to a file in FOLDER, so that a run that was ended goes on
 where it was; other results than those of the files need another folder.
@@ -25,6 +26,7 @@ import numpy as np
 import polars as pl
 
 import talerec as tr
+from bookshop import build_bookshop
 from talerec.evaluation.model_lists import single_model
 
 K = 10
@@ -45,6 +47,8 @@ def build_model(name: str) -> tr.Model:
 
 def read_log(data: Path, name: str) -> tr.Log:
     """Return a log with its item table."""
+    if name == "bookshop":
+        return build_bookshop()
     rows, items = FILES.get(name, (f"{name}.csv.gz", f"{name}.items.csv.gz"))
     return tr.read_log(data / rows, items=data / items)
 

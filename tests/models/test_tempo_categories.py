@@ -261,6 +261,7 @@ def test_gains_of_columns_are_those_of_whole_rankings(
     gains = rank_by_categories(held_out, [column, column])
     assert gains.shape == (len(held_out.queries), 11)
     np.testing.assert_array_equal(gains[:, 1:6], gains[:, 6:])
+    assert rank_by_categories(held_out, []).shape == (len(gains), 1)
     histories, target = held_out.queries.histories, held_out.queries.target
     scores, factor = score_category(held_out, column)
     assert factor > 0

@@ -83,10 +83,10 @@ class CategoryScores:
         assert log.info is not None
         counts = np.bincount(log.item, minlength=len(log.items)).astype(np.float64)
         item, keys = _list_keys(log.info, column)
-        known = np.unique(keys[counts[item] > 0])
-        nothing = np.zeros(len(known))
-        indptr, indices = _place(item, keys, known, len(log.items))
-        scores = cls(column, weight, known, nothing, nothing, counts, indptr, indices)
+        used_keys = np.unique(keys[counts[item] > 0])
+        nothing = np.zeros(len(used_keys))
+        indptr, indices = _place(item, keys, used_keys, len(log.items))
+        scores = cls(column, weight, used_keys, nothing, nothing, counts, indptr, indices)
         rows = np.where(counts > 0, counts + _PRIOR_ROWS, 0.0)
         total = np.asarray(scores._spread(rows).sum(axis=0)).ravel()
         scores = replace(scores, total=total)
@@ -238,14 +238,14 @@ def _list_keys(table: pl.DataFrame, column: ItemColumn) -> tuple[Array, Array]:
     return both["row"].to_numpy().astype(np.int64), both["hash"].to_numpy()
 
 
-def _place(item: Array, keys: Array, known: Array, n_items: int) -> tuple[Array, Array]:
-    """Return the categories of each item as CSR: positions in `known`, ascending.
+def _place(item: Array, keys: Array, used_keys: Array, n_items: int) -> tuple[Array, Array]:
+    """Return the categories of each item as CSR: positions in `used_keys`, ascending.
 
     item, keys: pairs of an item and the hash of a category; unknown ones are left out.
     """
-    position = np.searchsorted(known, keys)
-    is_known = position < len(known)
-    is_known[is_known] = known[position[is_known]] == keys[is_known]
+    position = np.searchsorted(used_keys, keys)
+    is_known = position < len(used_keys)
+    is_known[is_known] = used_keys[position[is_known]] == keys[is_known]
     item, position = item[is_known], position[is_known]
     order = np.lexsort((position, item))
     counts = np.bincount(item, minlength=n_items)

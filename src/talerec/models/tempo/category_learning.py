@@ -1,4 +1,4 @@
-"""Learn whether tempo's scores gain from the categories of one column, on held-out queries."""
+"""Learn whether held-out queries gain from the categories of one column."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class CategoryChoice(NamedTuple):
 
 
 def score_category(held_out: HeldOutCutoff, column: ItemColumn) -> tuple[CategoryScores, float]:
-    """Return the scores by a column of categories, and the factor of a weight of 1; 0 for none.
+    """Return the scores by a column of categories, and the factor of a weight of 1.
 
-    They are those of the rows before the cutoff.
+    Scores are those of the rows before the cutoff. The factor is 0 if no history has a category.
     """
     scores = CategoryScores.build(held_out.before, column, 1.0)
     histories = held_out.queries.histories
@@ -52,6 +52,8 @@ def rank_by_categories(held_out: HeldOutCutoff, columns: list[ItemColumn]) -> Ar
 
     Query x (1 + columns x weights), the first column for tempo alone.
     """
+    if not columns:
+        return np.zeros((len(held_out.queries), 1))
     queries, weights = held_out.queries, held_out.tempo.fitted.weights
     x, histories = held_out.tempo.query(queries.histories), queries.histories
     by_column = [score_category(held_out, column) for column in columns]

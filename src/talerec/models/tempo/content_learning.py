@@ -168,7 +168,7 @@ def _sample_requests(log: Log, delay: int) -> Histories:
 
 
 def _measure_level(tempo: Model, sample: Histories) -> float:
-    """Return the score with which an item typically enters the top 10: a median of tenth scores.
+    """Return the median of tenth scores, with which an item typically enters the top 10.
 
     sample: requests of some users of the log that tempo was fitted to.
     """

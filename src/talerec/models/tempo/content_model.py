@@ -74,16 +74,16 @@ class ContentTakingModel(PlanCachingModel):
         from talerec.models.tempo.content_learning import DIMS, learn_content_weights
 
         plain = self.with_params(content="off")
-        learned = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
-        if learned is None:
+        choice = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
+        if choice is None:
             return
         try:
             model = Content(dims=DIMS).fit(log)
         except UndescribedItemsError:
             return
-        scores = ItemScores.build(model, log.counts(), learned.weights)
-        if learned.category is not None:
-            scores = replace(scores, categories=CategoryScores.build(log, *learned.category))
+        scores = ItemScores.build(model, log.counts(), choice.weights)
+        if choice.category is not None:
+            scores = replace(scores, categories=CategoryScores.build(log, *choice.category))
         fitted, n_unseen = self.fitted, len(log.items) - len(self.fitted.items)
         training = {
             **fitted.training, "items": len(log.items), UNSEEN_ITEMS: n_unseen,

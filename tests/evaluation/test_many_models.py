@@ -13,7 +13,7 @@ import pytest
 import talerec as tr
 from logs import tiny_log
 from talerec.errors import TalerecError
-from talerec.evaluation import compare, evaluate_log
+from talerec.evaluation import compare, evaluate_log, time_estimates
 from talerec.evaluation.intervals import adjust_p_values
 from talerec.evaluation.leaderboard import Leaderboard, ModelCost, compare_all
 from talerec.evaluation.model_lists import MODEL_LISTS, PROMISING, label_model, list_models
@@ -309,6 +309,12 @@ def test_a_model_that_would_exceed_the_time_budget_is_not_started(log, monkeypat
 def test_estimates_grow_with_the_log_and_follow_measured_seconds(log):
     small, large = TimeEstimates(log), TimeEstimates(tr.synthetic_log(20_000, items=400))
     assert small.estimate(tr.Tempo()) < large.estimate(tr.Tempo()) < large.estimate(tr.SWalk())
+    counting = [tr.MODELS[name]() for name in ("personal", "lastbasket", "tifuknn")]
+    networks = [kind() for kind in tr.MODELS.values() if kind.extra == "torch"]
+    ranker = small.estimate(tr.Ranker())
+    assert max(map(small.estimate, counting)) < ranker < min(map(small.estimate, networks))
+    others = {name for name, kind in tr.MODELS.items() if kind.extra != "torch"}
+    assert set(time_estimates._RELATIVE) == others  # a new model needs an estimate of its own
     before = small.estimate(tr.Rules())
     small.add_measured(tr.Tempo(), 3 * small.estimate(tr.Tempo()))
     assert small.estimate(tr.Rules()) == pytest.approx(3 * before)

@@ -7,12 +7,13 @@ import numpy as np
 from talerec.data import Log
 from talerec.models.core import Model
 
-#: Seconds of each model relative to tempo's, on two public logs (`benchmarks/many_models.py`).
+#: Seconds of each model but networks, relative to tempo's, on public logs
+#: (`benchmarks/many_models.py`, `benchmarks/sessions.py`).
 _RELATIVE = {
     "tempo": 1.0, "tale": 0.4, "slist": 0.5, "slit": 0.4, "slis": 0.4, "ease": 0.8, "edlae": 0.8,
     "rdlae": 0.8, "swalk": 3.0, "rules": 0.2, "markov": 0.2, "association": 0.2, "popular": 0.1,
-    "trending": 0.1, "sknn": 0.5, "stan": 0.5, "fpmc": 4.0, "content": 3.0, "blend": 4.0,
-    "ranker": 30.0,
+    "trending": 0.1, "sknn": 0.5, "stan": 0.5, "personal": 0.2, "lastbasket": 0.2,
+    "tifuknn": 2.0, "fpmc": 4.0, "content": 3.0, "blend": 4.0, "ranker": 30.0,
 }  # fmt: skip
 _RELATIVE_NETWORK = 200.0  # without an accelerator
 _START = 0.5  # seconds of any model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,15 @@ def test_a_named_model_that_fails_gives_exit_code_1_and_the_others_are_shown(tmp
     assert "popular" in outcome.out
     assert talerec("evaluate", log, "--models", "linear").code == 0
     assert "there is no column 'timestamp'" in refusal("evaluate", log, "--models", "tale")
+
+
+def test_reasons_of_skipped_models_name_options(log):
+    outcome = talerec("evaluate", log, "--models", "rules,content")
+    for text in (outcome.out, outcome.err):
+        assert "content needs an item table (--items)" in " ".join(text.split())
+    printed = talerec("evaluate", log, "--models", "rules,content", "--json").out
+    (skipped,) = json.loads(printed)["skipped"]
+    assert skipped.keys() == {"label", "reason", "is_failure"}
 
 
 @pytest.mark.parametrize(

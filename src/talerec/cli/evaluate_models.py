@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.completion import complete_values
-from talerec.cli.options import MODEL, option
+from talerec.cli.options import MODEL, flag_of, option
 from talerec.cli.terminal import format_number, print_columns, print_line, print_note
-from talerec.errors import TalerecError
+from talerec.errors import TalerecError, spell_parameters
 
 if TYPE_CHECKING:
     from talerec.cli.groups import LogSource, ModelChoice
@@ -159,7 +159,8 @@ def print_leaderboard(board: Leaderboard) -> None:
         "reset before each model"
     )
     for entry in board.skipped:
-        print_line(f"Skipped: {entry.label}: {entry.reason}")
+        reason = spell_parameters(entry.reason, entry.parameters, flag_of)
+        print_line(f"Skipped: {entry.label}: {reason}")
     for remark in board.notes:
         print_line(f"Note: {remark}")
     if board.run_seconds:

@@ -40,12 +40,17 @@ class SkippedModel(NamedTuple):
     """A model that was not evaluated: its label, why, and whether that is a failure.
 
     A model that a time budget leaves no room for, or one of a list such as "all" that lacks a
-    library, is not a failure.
+    library, is not a failure. parameters: those that the reason names in backticks.
     """
 
     label: str
     reason: str
     is_failure: bool
+    parameters: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return label, reason and is_failure for JSON."""
+        return {"label": self.label, "reason": self.reason, "is_failure": self.is_failure}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -268,7 +273,7 @@ class Leaderboard(Reportable):
             "order": self.order,
             "choice": self.choice,
             "advice": self.advice,
-            "skipped": [entry._asdict() for entry in self.skipped],
+            "skipped": [entry.to_dict() for entry in self.skipped],
             "run_seconds": dict(self.run_seconds),
             "notes": self.notes,
         }

@@ -176,8 +176,10 @@ class _ModelRun:
             entry.model.check_ready()
             self._fit_and_evaluate(entry)
         except TalerecError as error:
-            self.skipped.append(SkippedModel(entry.label, str(error), entry.is_named))
-            logger.warning("%s is skipped: %s", entry.label, error)
+            names = error.parameters
+            self.skipped.append(SkippedModel(entry.label, str(error), entry.is_named, names))
+            extra = {"parameters": names}
+            logger.warning("%s is skipped: %s", entry.label, error, extra=extra)
 
     def _prepare_splits(self) -> None:
         """Split the log, unless that is done; errors are raised here, as no model causes them."""

@@ -320,6 +320,24 @@ def test_an_update_keeps_content_and_gives_rows_to_new_items(model: tr.Ranker, l
     assert again.rows == 1
 
 
+def test_an_update_adds_the_new_items_of_its_table(
+    model: tr.Ranker, log: tr.Log, tmp_path: Path
+) -> None:
+    added = list(range(N_ITEMS + N_NEW, N_ITEMS + N_NEW + 8))
+    table = shop_table(N_ITEMS + N_NEW + 8).filter(pl.col("item_id") >= N_ITEMS + N_NEW)
+    end = int(log.time.max() // 10**6)
+    rows = [(user, 3, end + 60 + user) for user in range(40)]
+    new = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
+    for later in (None, tr.Log.from_frame(new, time_unit="s")):
+        updated = model.with_params()
+        assert tr.update(updated, later, items=table).added == 8
+        frame = updated.recommend([1, 2], k=8, allow=added)
+        assert sorted(frame["item_id"].to_list()) == sorted(added * 2)
+        loaded = tr.load(updated.save(tmp_path / "r.tale", updatable=True), verify=True)
+        assert loaded.recommend([1, 2], k=8, allow=added).equals(frame)
+        assert tr.update(loaded, None, items=table).added == 0
+
+
 CHANGED_TABLES = {
     "no color": lambda table: table.drop("color"),
     "no columns": lambda table: table.select("item_id"),

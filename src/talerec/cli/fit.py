@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from talerec.cli.app import Context, Panel, command, explicit_options, print_warning
 from talerec.cli.completion import complete_models
-from talerec.cli.groups import EngineOptions, LogSource, ModelChoice
+from talerec.cli.groups import EngineOptions, LaterLogSource, LogSource, ModelChoice
 from talerec.cli.item_tables import ItemTableOptions, report_new_items
 from talerec.cli.options import Artifact, Json, Port, Rows, Seed, Ties, argument, flag, option, out
 from talerec.cli.refit_options import (
@@ -259,12 +259,13 @@ def _fit_on_spark(
     "talerec fit events.csv -o shop.tale --model tale --updatable",
     "talerec update shop.tale today.csv",
     "talerec update shop.tale today.csv --items products.csv",
+    "talerec update shop.tale --items products.csv",
     "talerec update shop.tale today.csv --check",
 )
 def update(
     invocation: Context,
     model: Artifact,
-    source: LogSource,
+    source: LaterLogSource,
     table: ItemTableOptions,
     tolerance: Annotated[
         float,
@@ -283,7 +284,8 @@ def update(
 ) -> None:
     """Add later rows to a saved model without a refit; they are read as the fit read its log.
 
-    An update keeps what the fit learned. --check says what a fit would learn today.
+    An update keeps what the fit learned. --check says what a fit would learn today. Without a log,
+    --items alone changes the item table, and adds its new items to a model that scores them.
     """
     # source, table: options of the later log, and of an item table
     from talerec.models import check_drift, load
@@ -312,22 +314,25 @@ def _update_artifact(
     replaces it meanwhile, TalerecError.
     """
     from talerec.artifact import hold_for_update, read_artifact, read_manifest
-    from talerec.models import restore_bundle, update
+    from talerec.models import check_updatable, restore_bundle, update
 
     if source.core is not None:
         raise TalerecError("--core is for fit; an update keeps the model's users and items")
+    if not source.log and table.items is None:
+        raise TalerecError("an update needs a log (LOG), an item table (--items), or both")
     table.check()
     with hold_for_update(path):
         bundle = read_artifact(path)
         training = bundle.facts["training"]
+        model = restore_bundle(bundle, path)
+        check_updatable(model, tolerance)
         if not training.get("updatable"):
             raise TalerecError(f"{path} was fitted without --updatable; refit with --updatable")
-        model = restore_bundle(bundle, path)
         saved = fit_options(training, source, explicit)
         source, table = restore_options(source, saved), restore_options(table, saved)
         with naming_options(saved):
             items = table.read(source.item)
-            rows = read_rows(model, source)
+            rows = read_rows(model, source) if source.log else None
         counts = update(model, rows, tolerance=tolerance, items=items)
         if counts.rows or items is not None:
             model.save(path, updatable=True, replaces=bundle.facts["version"])
@@ -335,7 +340,7 @@ def _update_artifact(
     return {
         "path": str(path),
         **asdict(counts),
-        "rows_known": rows.rows - counts.rows,
+        "rows_known": 0 if rows is None else rows.rows - counts.rows,
         "described": items is not None,
         "version": after["version"],
         "training": after["training"],
@@ -350,16 +355,18 @@ def _print_update(path: Path, result: dict[str, Any]) -> None:
     also version and seconds.
     """
     rows_known = f" ({result['rows_known']:,} were known already)" if result["rows_known"] else ""
+    added = f"{result['added']:,} new items without events" if result["added"] else ""
     if not result["rows"] and not result["described"]:
         print_line(f"{path}: no new rows{rows_known}")
         return
     if not result["rows"]:
-        print_line(f"{path}: no new rows{rows_known}; new item table, version {result['version']}")
+        table = f"new item table with {added}" if added else "new item table"
+        print_line(f"{path}: no new rows{rows_known}; {table}, version {result['version']}")
         return
     print_line(
         f"{path}: {result['rows']:,} new rows{rows_known}, {result['users']:,} new users, "
-        f"{result['items']:,} new items; {result['solved']:,} of {result['targets']:,} targets "
-        f"solved, version {result['version']}"
+        f"{result['items']:,} new items{added and f', {added}'}; {result['solved']:,} of "
+        f"{result['targets']:,} targets solved, version {result['version']}"
     )
     print_note(format_timings(result["seconds"]))
 

@@ -193,6 +193,15 @@ class LogSource:
         return order_ties(log, ties)
 
 
+@dataclass(frozen=True)
+class LaterLogSource(LogSource):
+    """Options of a later log, which may be left out."""
+
+    log: Annotated[
+        list[str], argument("LOG...", f"{_FORMATS} A folder, a pattern, -, or an address.")
+    ] = field(default_factory=list)
+
+
 def format_option(name: str, value: Any) -> str:
     """Return an option and its value as words of a shell command: --time-unit ms.
 

@@ -29,6 +29,7 @@ from talerec.data.item_rows import equal_rows as equal_rows
 from talerec.data.item_rows import replace_rows as replace_rows
 from talerec.data.item_rows import select_new_rows as select_new_rows
 from talerec.data.item_rows import shape_rows as shape_rows
+from talerec.data.item_rows import unique_rows as unique_rows
 from talerec.data.item_values import AVAILABILITY as AVAILABILITY
 from talerec.data.item_values import AVAILABLE as AVAILABLE
 from talerec.data.item_values import AVAILABLE_FROM as AVAILABLE_FROM

@@ -26,20 +26,34 @@ def match_items(table: pl.DataFrame, items: Vocabulary) -> tuple[pl.DataFrame, p
     the column of ids. How many ids match, and ids that the table has twice, are written to the
     program's log.
     """
-    if columns.ITEM not in table.columns:
-        raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
-    require_id_type(table[columns.ITEM])
-    side = table.with_columns(items.cast_ids(table[columns.ITEM]).alias(columns.ITEM))
-    side = side.drop_nulls(columns.ITEM)
-    is_first = side[columns.ITEM].is_first_distinct()
-    _report_matches(items.ids, side[columns.ITEM], ~is_first)
-    _report_other_dates(side)
-    side = side.filter(is_first)
+    side = unique_rows(table, items)
+    _report_matches(items.ids, side[columns.ITEM])
     log_items = pl.DataFrame({columns.ITEM: items.ids})
     info = log_items.join(side, on=columns.ITEM, how="left", maintain_order="left")
     others = side.join(log_items, on=columns.ITEM, how="anti", maintain_order="left")
     _report_near_matches(items.ids, others[columns.ITEM])
     return info, others
+
+
+def unique_rows(table: pl.DataFrame, items: Vocabulary) -> pl.DataFrame:
+    """Return the first row of each id of an item table, with ids of the type of a vocabulary.
+
+    table: ids are in the column item_id; rows whose id cannot have the type of `items` are left
+    out. InvalidLogError without the column of ids. Ids that the table has twice, and columns of
+    dates in another format, are written to the program's log.
+    """
+    if columns.ITEM not in table.columns:
+        raise InvalidLogError(f"the item table has no column {columns.ITEM!r}: {table.columns}")
+    require_id_type(table[columns.ITEM])
+    rows = table.with_columns(items.cast_ids(table[columns.ITEM]).alias(columns.ITEM))
+    rows = rows.drop_nulls(columns.ITEM)
+    is_first = rows[columns.ITEM].is_first_distinct()
+    if n_repeated := int((~is_first).sum()):
+        example = rows[columns.ITEM].filter(~is_first)[0]
+        message = "rows of the item table that repeat an id: %s, such as %r; the first row counts"
+        logger.warning(message, f"{n_repeated:,}", example)
+    _report_other_dates(rows)
+    return rows.filter(is_first)
 
 
 def select_new_rows(table: pl.DataFrame, info: pl.DataFrame, items: Vocabulary) -> pl.DataFrame:
@@ -96,11 +110,11 @@ def replace_rows(table: pl.DataFrame, rows: pl.DataFrame, positions: Array) -> p
     return pl.concat([table, rows])[order]
 
 
-def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -> None:
+def _report_matches(ids: pl.Series, described: pl.Series) -> None:
     """Write to the program's log how many items an item table describes; a warning if none.
 
     `ids` are the ids of the items in the interaction log; `described` is the item table's column of
-    ids, and `repeated` flags its rows whose id an earlier row has, which are a warning too.
+    ids.
     """
     n_matching = int(ids.is_in(described.implode()).sum())
     words = f"{n_matching:,} of {len(ids):,} ids match"
@@ -113,10 +127,6 @@ def _report_matches(ids: pl.Series, described: pl.Series, repeated: pl.Series) -
     else:
         verb = "does not describe" if n_matching < len(ids) else "describes"
         logger.info("the item table %s every item of the log: %s", verb, words)
-    if n_repeated := int(repeated.sum()):
-        example = described.filter(repeated)[0]
-        message = "rows of the item table that repeat an id: %s, such as %r; the first row counts"
-        logger.warning(message, f"{n_repeated:,}", example)
 
 
 def _report_near_matches(ids: pl.Series, others: pl.Series) -> None:

@@ -6,6 +6,6 @@ from talerec.models.catalog import registered_class as registered_class
 from talerec.models.catalog import restore_bundle as restore_bundle
 from talerec.models.drift import Drift as Drift
 from talerec.models.drift import check_drift as check_drift
+from talerec.models.item_updates import merge_item_tables as merge_item_tables
 from talerec.models.updates import check_updatable as check_updatable
-from talerec.models.updates import merge_item_tables as merge_item_tables
 from talerec.models.updates import update as update

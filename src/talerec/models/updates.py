@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from talerec import columns
 from talerec.data import Log, MergedLog, as_log, merge_logs
 from talerec.errors import TalerecError
 from talerec.models.core import (
     STORE,
     STORE_ITEM_SEQ,
     STORE_SEQ,
+    UNSEEN_ITEMS,
     Fitted,
     Model,
     UpdateState,
@@ -31,6 +31,7 @@ from talerec.models.core import (
     require_context,
     training_facts,
 )
+from talerec.models.item_updates import ItemUpdate, count_undescribed, merge_item_tables
 from talerec.models.linear import RidgeModel
 from talerec.ranking import Weights
 from talerec.runtime import Array, Clock, csr_columns, is_sparse, sparse
@@ -57,6 +58,7 @@ class Update:
     solved, targets     targets solved again, of all targets
     seconds             time of each step
     undescribed         new items without a row in the item table
+    added               new items without rows, which the model scores by the item table
     """
 
     rows: int
@@ -66,11 +68,12 @@ class Update:
     targets: int
     seconds: dict[str, float]
     undescribed: int = 0
+    added: int = 0
 
 
 def update(
     model: Model,
-    rows: Log | Any,
+    rows: Log | Any | None,
     *,
     tolerance: float = TOLERANCE,
     items: pl.DataFrame | None = None,
@@ -79,15 +82,15 @@ def update(
 
     Parameters
     ----------
-    model : Model
-        A fitted model with its histories; it is changed.
-    rows : Log, or a frame
-        New rows; late ones are sorted in, and rows that the model has already are ignored.
+    model, rows : Model, Log or frame or None
+        A fitted model with its histories, which is changed. New rows; late ones are sorted in, and
+        those that the model has are ignored.
     tolerance : float
         A target is solved again when a weight is off by more than this share of its largest weight;
         0 solves all targets.
     items : polars.DataFrame, optional
         Rows of the item table, as `read_items` returns them; they replace those of the same items.
+        Items without rows are added to a model that scores items by content (`scores_catalogue`).
 
     Returns
     -------
@@ -97,7 +100,7 @@ def update(
     Raises
     ------
     TalerecError
-        If the model cannot be updated; the message says why.
+        If the model cannot be updated.
 
     Examples
     --------
@@ -108,26 +111,54 @@ def update(
     20
     """
     check_updatable(model, tolerance)
-    before, log, clock = *_prepare(model), Clock()
+    (before, log), clock = _prepare(model), Clock()
     with clock("rows"):
-        merge = merge_logs(log, require_context(model, as_log(rows)))
+        new = log.keep(np.zeros(log.rows, bool)) if rows is None else as_log(rows)
+        merge = merge_logs(log, require_context(model, new))
+        table = ItemUpdate.read(model, items, merge.log.items)
         if not merge.is_new.any():
-            info = merge_item_tables(before.info, log, items)
-            model.set_fitted(replace(before, info=info, log=replace(log, info=info)))
-            return Update(0, 0, 0, 0, len(log.items), clock.seconds)
+            model.set_fitted(_update_table(model, before, log, table))
+            return Update(0, 0, 0, 0, len(log.items), clock.seconds, added=table.n_added)
         _warn_unrelated(merge)
-        whole = merge.log
+        whole = replace(merge.log, items=table.items)
+        whole = replace(whole, info=merge_item_tables(before.info, whole, table.rows))
         if log.trends is not None:
-            counts = extend_trends(model.params, whole, merge.is_new, log.trends)
-            whole = replace(whole, trends=counts)
-    info = merge_item_tables(before.info, whole, items)
-    whole = replace(whole, info=info)
+            trends = extend_trends(model.params, whole, merge.is_new, log.trends)
+            whole = replace(whole, trends=trends)
     weights, state, n_solved = _learn_rows(model, before, whole, merge.is_new, tolerance, clock)
-    fit = (weights, whole.items, info, whole, before.solver, clock.seconds)
-    model.set_fitted(Fitted(*fit, _updated_facts(before, whole), update_state=state))
-    n_rows, n_bare = int(merge.is_new.sum()), _count_undescribed(info, merge.items)
-    n_targets, seconds = len(whole.items), clock.seconds
-    return Update(n_rows, merge.users, merge.items, n_solved, n_targets, seconds, n_bare)
+    fit = (weights, whole.items, whole.info, whole, before.solver, clock.seconds)
+    model.set_fitted(Fitted(*fit, _updated_facts(model, before, whole), update_state=state))
+    n_bare = count_undescribed(whole.info, slice(len(log.items), len(merge.log.items)))
+    counts = (int(merge.is_new.sum()), merge.users, merge.items, n_solved, len(whole.items))
+    return Update(*counts, clock.seconds, n_bare, table.n_added)
+
+
+def _update_table(model: Model, before: Fitted, log: Log, table: ItemUpdate) -> Fitted:
+    """Return the fit with the rows and new items of an item table; no events are new.
+
+    before, log: the fit, and its training log with trend counts. Without a table, the fit stays.
+    """
+    if table.rows is None:
+        return before
+    whole = replace(log, items=table.items)
+    whole = replace(whole, info=merge_item_tables(before.info, whole, table.rows))
+    state, n_items = before.update_state, len(table.items)
+    assert state is not None
+    if table.n_added and state.residual is not None:
+        state = replace(state, residual=np.pad(state.residual, (0, table.n_added)))
+    if table.n_added and state.triangle is not None:
+        state = replace(state, triangle=update_triangle(state.triangle, _empty(n_items))[0])
+    training = {**before.training, **_item_facts(model, whole)}
+    weights = model.encode_catalogue(whole)
+    return replace(
+        before, weights=weights, items=table.items, info=whole.info, log=whole, training=training,
+        update_state=state,
+    )  # fmt: skip
+
+
+def _empty(n: int) -> Any:
+    """Return an n x n matrix (CSR) without entries."""
+    return sparse.csr_array((n, n))
 
 
 def _prepare(model: Model) -> tuple[Fitted, Log]:
@@ -146,14 +177,22 @@ def _prepare(model: Model) -> tuple[Fitted, Log]:
     return before, before.log
 
 
-def _updated_facts(before: Fitted, log: Log) -> dict[str, Any]:
+def _item_facts(model: Model, log: Log) -> dict[str, int]:
+    """Return the facts on items of a model's manifest: their number, and those without rows."""
+    facts = {"items": len(log.items)}
+    if model.scores_catalogue:
+        facts[UNSEEN_ITEMS] = int((log.counts() == 0).sum())
+    return facts
+
+
+def _updated_facts(model: Model, before: Fitted, log: Log) -> dict[str, Any]:
     """Return the manifest entry `training` of a model after one more update.
 
     before: the fit before. log: old and new rows, whose number of rows, users and items and time
     span the entry has. `updates` counts the updates so far, and the reference to an event store is
     dropped.
     """
-    facts = {**before.training, **training_facts(log)}
+    facts = {**before.training, **training_facts(log), **_item_facts(model, log)}
     for name in (STORE, STORE_SEQ, STORE_ITEM_SEQ):
         facts.pop(name, None)  # rows from elsewhere may be of users who were deleted in the store
     facts["updates"] = int(before.training.get("updates", 0)) + 1
@@ -187,62 +226,6 @@ def _warn_unrelated(merge: MergedLog) -> None:
     if (items >= n_old).all():  # new items have the last positions
         message = "no item of the %s new rows is in the model: are they from the same source?"
         logger.warning(message, f"{len(items):,}")
-
-
-def merge_item_tables(
-    info: pl.DataFrame | None, log: Log, new: pl.DataFrame | None = None
-) -> pl.DataFrame | None:
-    """Return the item table with a row for each item of a log, in position order.
-
-    An item table has a row of attributes per item. Rows of `new` replace those of `info`, the old
-    table; items in neither get empty rows. None if there is no table at all.
-    """
-    if new is not None:
-        info = _replace_item_rows(info, log.with_items(new).info, new)
-    if info is None:
-        return None
-    ids = pl.DataFrame({columns.ITEM: log.items.ids})
-    return ids.join(info, on=columns.ITEM, how="left", maintain_order="left")
-
-
-def _replace_item_rows(old: pl.DataFrame | None, whole: Any, new: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of a new item table, and the old rows of items that are not in it.
-
-    `whole` has the rows of the new table, in the types of the log, for every item of the log. old:
-    None for no table. TalerecError if columns of both tables have incompatible types.
-    """
-    new_ids = new[columns.ITEM].cast(pl.String).implode()
-    rows: pl.DataFrame = whole.filter(whole[columns.ITEM].cast(pl.String).is_in(new_ids))
-    if old is None:
-        return rows
-    unchanged = old.join(rows, on=columns.ITEM, how="anti", maintain_order="left")
-    try:
-        return pl.concat([unchanged, rows], how="diagonal_relaxed")
-    except pl.exceptions.PolarsError as error:
-        reason = str(error).splitlines()[0]
-        raise TalerecError(f"the new item table does not fit the old one: {reason}") from None
-
-
-_MAX_NAMES = 3  # items that a message names
-
-
-def _count_undescribed(info: pl.DataFrame | None, n_new: int) -> int:
-    """Return how many of the last `n_new` items have an empty row in the item table.
-
-    info: the item table, None for none; new items have the last rows. The number and some ids are
-    logged.
-    """
-    if info is None or not n_new or info.width < 2:
-        return 0
-    rows = info.tail(n_new)
-    ids = rows.filter(pl.all_horizontal(pl.exclude(columns.ITEM).is_null()))[columns.ITEM]
-    if len(ids):
-        logger.info(
-            "%s of %s new items have no row in the item table, such as %s; give rows in `items`",
-            f"{len(ids):,}", f"{n_new:,}", ", ".join(map(str, ids.head(_MAX_NAMES))),
-            extra={"parameters": ("items",)},
-        )  # fmt: skip
-    return len(ids)
 
 
 # -- weights ---------------------------------------------------------------------------------------

@@ -228,6 +228,13 @@ class Content(Model):
         """The types of the columns of the item table, as the fit found them; none in a blend."""
         return [ItemColumn(**column) for column in self.fitted.training.get(ITEM_COLUMNS, [])]
 
+    def update_obstacle(self) -> str:
+        """Return why `update` cannot add rows to the model, and what to do instead."""
+        return (
+            "content cannot be updated: refit it with all rows and the whole item table, or use"
+            " tempo or ranker, which score new items, too"
+        )
+
     def describe_learned(self) -> list[str]:
         """Return a sentence on the columns of the item table that scores are made of."""
         used = [f"{c.name} ({c.kind})" for c in self._types if c.kind not in UNUSED_KINDS]

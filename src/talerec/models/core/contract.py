@@ -95,6 +95,14 @@ class RecommenderModel(HasParams, Recommender):
         """
         raise TalerecError(f"{self.name} does not score items by their content: refit it")
 
+    def encode_catalogue(self, log: Log) -> Weights:
+        """Return the weights with scores for all items of a log, whose item table has changed.
+
+        log: the training rows, with the items of the fit and then new ones, and their item table. A
+        model of ids has its weights as they are.
+        """
+        return self.fitted.weights
+
     def check_ready(self) -> None:
         """Raise an error, before a fit, if an optional library that the model needs is missing."""
 

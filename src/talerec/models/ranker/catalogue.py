@@ -11,7 +11,9 @@ import polars as pl
 from talerec.data import Log
 from talerec.models.content import extend_fitted, find_types, place_rows
 from talerec.models.core import ITEM_COLUMNS, UNSEEN_ITEMS, FitCache, Model, RecommenderModel
+from talerec.models.ranker.content import encode_items
 from talerec.models.ranker.state import RankerState, stores_content
+from talerec.ranking import Weights
 from talerec.runtime import Array
 
 
@@ -62,6 +64,17 @@ class CatalogueModel(RecommenderModel):
         extended = place_rows(fitted, table)
         state = self._state.add_items(len(extended.items), content_model.add_items(table))
         return self.with_params().set_fitted(extend_fitted(fitted, extended, state))
+
+    def encode_catalogue(self, log: Log) -> Weights:
+        """Return the weights with scores for all items of a log, whose item table has changed.
+
+        log: the training rows, with the items of the fit and then new ones, and their item table.
+        TalerecError if a part takes no new items.
+        """
+        part = self._content_part
+        if part is None:
+            return self.fitted.weights
+        return self._state.add_items(len(log.items), encode_items(part, log))
 
     @property
     def _content_part(self) -> Model | None:

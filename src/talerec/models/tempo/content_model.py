@@ -111,6 +111,13 @@ class ContentTakingModel(PlanCachingModel):
         weights = _add_content(fitted.weights, more)
         return self.with_params().set_fitted(extend_fitted(fitted, placed, weights))
 
+    def encode_catalogue(self, log: Log) -> Weights:
+        """Return the weights with scores for all items of a log, whose item table has changed.
+
+        log: the training rows, with the items of the fit and then new ones, and their item table.
+        """
+        return self.restore_content(self.fitted.weights, log)
+
     def restore_content(self, weights: Weights, log: Log) -> Weights:
         """Return the weights of an update with the scores by content of the fit, if it has any.
 

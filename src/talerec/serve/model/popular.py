@@ -144,13 +144,12 @@ class PopularItems:
         """Positions of items with rows, by rows in the training log's last week, then in all.
 
         Both in descending order; without a saved log, only the last week counts. An item's position
-        is its number in the vocabulary; items that only the item table has are at its end.
+        is its number in the vocabulary. Items that only the item table has are left out.
         """
         log, n_unseen = self._fitted.log, self._fitted.training.get(UNSEEN_ITEMS, 0)
         totals = self._recent_log_counts if log is None else log.counts()
         order: Array = np.lexsort((-totals, -self._recent_log_counts))
-        with_rows: Array = order[order < len(order) - n_unseen]
-        return with_rows
+        return order[: len(order) - n_unseen]
 
     def _count_with_events(self) -> Array:
         """Return the events and rows of the log that count for each item, before the latest event.

@@ -271,13 +271,17 @@ def count_owned(triangle, item, folder):
 
 
 @pytest.mark.parametrize(
-    ("neighbors", "rows"), [(3, 2_000), (20, 2_000), (10**6, 2_000), (200, 60_000)]
+    ("neighbors", "rows", "penalty"),
+    [(3, 2_000, 50.0), (60, 2_000, 1e-7), (10**6, 2_000, 50.0), (200, 60_000, 50.0)],
 )
-def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(neighbors, rows, tmp_path):
+def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(
+    neighbors, rows, penalty, tmp_path
+):
     """To the last bit, though items have other numbers and G lies in other rows of the triangle.
 
-    With many rows, some targets have too many sources: one machine leaves out the same. If all
-    items are solved together, they are eliminated in the order of their numbers.
+    With many rows, some targets have too many sources: one machine leaves out the same. A small
+    penalty makes the weights depend on the last bit of each sum. If all items are solved together,
+    they are eliminated in the order of their numbers.
     """
     log = skewed_log(rows)
     gram = tr.TALE().gram(log)
@@ -289,12 +293,12 @@ def test_targets_solved_in_ranges_have_the_weights_of_the_local_solver(neighbors
     for a, b in ((0, 5), (5, 100), (100, n)):
         some = K._replace(indptr=np.clip(K.indptr, K.indptr[a], K.indptr[b]))
         n_entries = len(K.indices) + n
-        problem = RangeProblem(lengths, some, diagonal + 50.0, neighbors, n_entries)
+        problem = RangeProblem(lengths, some, diagonal + penalty, neighbors, n_entries)
         source, target, weight = solve_range(triangle, problem, a, b)
         assert (target >= a).all()
         assert (target < b).all()
         B[item[source], item[target]] = weight
-    expected = solve_local(gram, np.full(n, 50.0), neighbors)[0].toarray()
+    expected = solve_local(gram, np.full(n, penalty), neighbors)[0].toarray()
     if neighbors < n:
         np.testing.assert_array_equal(B, expected)
     else:

@@ -17,11 +17,13 @@ from talerec.data import Histories
 from talerec.models.core import ItemFilter, rank_with_reasons
 from talerec.ranking import (
     Block,
+    GroupedQueries,
     IdentityBlock,
     Mask,
     Query,
     SequenceBlock,
     Weights,
+    add_group_contributions,
     make_block,
     rank_queries,
     top_items,
@@ -105,6 +107,26 @@ def test_lists_and_ranks_of_stacked_blocks_are_those_of_the_matrix_they_stand_fo
 ):
     n, blocks, queries, seen = stack
     check(Weights(blocks), blocks, n, queries, seen, hide_seen, k)
+
+
+@given(stacks(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_contributions_of_groups_add_up_the_rows_of_the_matrix(stack, data):
+    n, blocks, queries, _ = stack
+    matrix = np.concatenate([dense_of(block, n) for block in blocks])
+    query = as_query(queries)
+    group = np.array([data.draw(st.integers(0, 2)) for _ in query.source], np.int64)
+    counts = np.array([data.draw(st.integers(0, n)) for _ in queries])
+    items = np.array([data.draw(st.permutations(range(n))) for _ in queries], np.int32)
+    sums, expected = np.zeros((2, 3, len(queries), n), np.float32)
+    grouped = GroupedQueries(query.ptr, query.source, query.weight, group)
+    weights = Weights(blocks).kernel_weights
+    add_group_contributions(weights, grouped, items, counts, n, 0, len(queries), sums)
+    for q in range(len(queries)):
+        for x in range(query.ptr[q], query.ptr[q + 1]):
+            row = query.weight[x] * matrix[query.source[x]]
+            expected[group[x], q, : counts[q]] += row[items[q, : counts[q]]]
+    np.testing.assert_array_equal(sums, expected)
 
 
 @given(stacks(dense=False), st.booleans(), st.integers(0, 6))

@@ -33,20 +33,34 @@ def source_contributions(
     """
     out, scratch = np.zeros((len(targets), len(sources))), np.empty(len(targets), np.uint64)
     for x in range(len(sources)):
-        b = find_block(blocks, sources[x])
-        s, share = sources[x] - blocks[b].first, shares[x] * blocks[b].weight
-        if blocks[b].kind == SPARSE:
-            _read_sparse_row(sparse_rows(blocks, b), s, share, targets, scratch, out[:, x])
-        elif blocks[b].kind == DENSE:
-            row = dense_row(blocks, b, s, items)
-            for t in range(len(targets)):
-                out[t, x] = share * row[targets[t]]
-        elif blocks[b].kind == IDENTITY:
-            for t in range(len(targets)):
-                out[t, x] = share if targets[t] == s else 0.0
-        else:
-            _read_sequence(sequence_rows(blocks, b), s, share, targets, out[:, x])
+        _read_source(blocks, sources[x], shares[x], targets, items, scratch, out[:, x])
     return out
+
+
+@template
+def _read_source(
+    blocks: Blocks, source: int, share: float, targets: Array, items: int, scratch: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """Write share * (weight of a source for targets[t]) into out[t], or leave it at 0.
+
+    blocks: records of the weights B (source x item). source: a row of B, numbered through all
+    blocks. items: the number of items. scratch: one entry per target. out: zeros on entry; a source
+    without a weight for a target changes nothing.
+    """
+    b = find_block(blocks, source)
+    s, share = source - blocks[b].first, share * blocks[b].weight
+    if blocks[b].kind == SPARSE:
+        _read_sparse_row(sparse_rows(blocks, b), s, share, targets, scratch, out)
+    elif blocks[b].kind == DENSE:
+        row = dense_row(blocks, b, s, items)
+        for t in range(len(targets)):
+            out[t] = share * row[np.uint32(targets[t])]
+    elif blocks[b].kind == IDENTITY:
+        for t in range(len(targets)):
+            out[t] = share if targets[t] == s else 0.0
+    else:
+        _read_sequence(sequence_rows(blocks, b), s, share, targets, out)
 
 
 @template
@@ -209,13 +223,15 @@ def add_group_contributions(
     group is any class of sources, such as history rows of similar age. Base scores are left out.
     items: the number of items. weights: B, as blocks; b is excluded.
     """
+    blocks, row = weights.blocks, np.empty(candidates.shape[1])
+    scratch = np.empty(candidates.shape[1], np.uint64)
     for q in range(a, b):
-        low, high = queries.ptr[q], queries.ptr[q + 1]
-        targets = candidates[q, : counts[q]]
-        contributions = source_contributions(
-            weights.blocks, queries.source[low:high], queries.share[low:high], targets, items
-        )
-        for x in range(high - low):
-            group = queries.group[low + x]
-            for c in range(counts[q]):
-                out[group, q, c] += np.float32(contributions[c, x])
+        count = counts[q]
+        targets, contributions = candidates[q, :count], row[:count]
+        for x in range(queries.ptr[q], queries.ptr[q + 1]):
+            contributions[:] = 0.0
+            source, share = queries.source[x], queries.share[x]
+            _read_source(blocks, source, share, targets, items, scratch[:count], contributions)
+            sums = out[queries.group[x], q]
+            for c in range(count):
+                sums[c] += np.float32(contributions[c])

@@ -13,7 +13,7 @@ import polars as pl
 
 import talerec as tr
 
-_YEARS = 5 * 365 * 86_400  # seconds
+_START, _YEARS = 1_420_070_400, 5 * 365 * 86_400  # seconds: from 2015 on
 _GENRES, _TASTES = 30, 6
 
 
@@ -51,7 +51,7 @@ def build_bookshop(seed: int = 0, n_books: int = 12_000, n_users: int = 3000) ->
             is_dated = since[books] > 0
             share *= np.where(is_dated, 1 + 3 * np.exp(-8 * (time - since[books])), 1)
             had.append(int(draw.choice(books, p=share / share.sum())))
-            rows.append((user, had[-1], int(time * _YEARS)))
+            rows.append((user, had[-1], _START + int(time * _YEARS)))
     words = draw.integers(0, 5000, (n_books, 2))
     table = pl.DataFrame(
         {

@@ -17,6 +17,7 @@ from talerec.errors import TalerecError
 pytest.importorskip("sklearn", reason="the extra content is not installed")
 
 from talerec.models.tempo.content import ContentWeights, classify_items
+from talerec.models.tempo.content_learning import LearnedContent
 
 WEIGHTS = ContentWeights((0.03, 0.02, 0.01), 4.0, 90.0)
 END = 1_600_000_000  # seconds
@@ -61,7 +62,9 @@ def later_rows(items: list[int]) -> tr.Log:
 def log(monkeypatch: pytest.MonkeyPatch) -> tr.Log:
     """The rows with their table; tempo takes content in with fixed weights."""
     name = "talerec.models.tempo.content_learning.learn_content_weights"
-    monkeypatch.setattr(name, lambda fit, rows, tempo: WEIGHTS)
+    monkeypatch.setattr(
+        name, lambda fit, rows, tempo: LearnedContent(WEIGHTS, None, 0.01, 0.002, 99)
+    )
     return rows().with_items(item_table(0, N_OLD))
 
 

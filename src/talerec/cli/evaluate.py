@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from talerec.data.split import SplitPlan
     from talerec.evaluation import Comparison, Evaluation, Leaderboard, Result
     from talerec.models.core import Model
+
+logger = logging.getLogger("talerec")
 
 _DATASETS = ("ml-1m", "beauty", "toys", "sports", "yelp")
 
@@ -209,6 +212,8 @@ def _evaluate_locally(
             result = evaluate_baskets(model, log, plan, **settings)
         else:
             result = evaluate_log(model, log, plan, **settings, cases=cases if streamed else None)
+    for sentence in model.describe_content():
+        logger.info(sentence)
     result = replace(result, seconds={**result.seconds, **clock.seconds})
     if path is not None and not streamed:
         result.save(path)

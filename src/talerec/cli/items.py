@@ -321,12 +321,8 @@ def print_explanation(
             explained["families"] = families.to_dicts()
         print_json(explained)
         return
-    names = [
-        f"{format_item(row, titles)}{', the same item' if row == item else ''}"
-        f"{f': {link}' if link else ''}"
-        for row, link in zip(history, links, strict=False)
-    ]
-    labels = [*names, _BASE_SCORE][: boosts.count(None)]
+    labels, base = _label_rows(history, item, links, titles)
+    labels = [*labels, base][: boosts.count(None)]
     labels += [f"boost of {boost}" for boost in boosts if boost is not None]
     decimals = count_decimals([*shares, score])
     total = sum(map(abs, shares)) or 1.0
@@ -337,10 +333,28 @@ def print_explanation(
     cells.append(["score", "", f"{score:+.{decimals}f}"])
     title = f"Why {format_item(item, titles)}"
     print_table(title, ["history row", "share", "adds"], cells, has_total=True)
-    if _BASE_SCORE in labels:
-        print_note(f"{_BASE_SCORE}: the item's score without a history, such as its popularity")
+    if base in labels:
+        what = "popularity" if base == _BASE_SCORE else "popularity and newness"
+        print_note(f"{_BASE_SCORE}: the item's score without a history, such as its {what}")
     if len(families):
         _print_families(families)
+
+
+def _label_rows(
+    history: Sequence[Any], item: Any, links: Sequence[str | None], titles: Titles
+) -> tuple[list[str], str]:
+    """Return the labels of the rows of a history, and of what no row adds to an item's score.
+
+    `links` has what each row and the item have in common, then why the item has a score without a
+    history; None for nothing.
+    """
+    labels = [
+        f"{format_item(row, titles)}{', the same item' if row == item else ''}"
+        f"{f': {link}' if link else ''}"
+        for row, link in zip(history, links, strict=False)
+    ]
+    reason = next((link for link in links[len(history) :] if link), None)
+    return labels, _BASE_SCORE if reason is None else f"{_BASE_SCORE} ({reason})"
 
 
 def _print_families(families: pl.DataFrame) -> None:

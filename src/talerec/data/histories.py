@@ -46,6 +46,9 @@ class Histories:
         The context of each request, such as its device; a column that is not there is missing.
     row_context : tuple of ContextColumn
         The context of each row.
+    clock : int, optional
+        The time now, where request times are unknown: items that came out after the end of the log
+        are new by it.
 
     Examples
     --------
@@ -66,6 +69,7 @@ class Histories:
     weight: Array | None = None
     context: ContextColumns = ()
     row_context: ContextColumns = ()
+    clock: int | None = None
 
     @classmethod
     def of_users(cls, log: Log, users: Array | None = None) -> Histories:
@@ -173,8 +177,8 @@ class Histories:
         weight = None if self.weight is None else self.weight[low:high]
         rows = (self.item[low:high], self.time[low:high])
         context = take_context(self.context, slice(a, b))
-        row_context = take_context(self.row_context, slice(low, high))
-        return Histories(start - low, stop - low, *rows, now, weight, context, row_context)
+        contexts = context, take_context(self.row_context, slice(low, high))
+        return Histories(start - low, stop - low, *rows, now, weight, *contexts, self.clock)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield ranges a, b (b excluded) of histories, in order, that are worked on at a time.

@@ -76,7 +76,9 @@ def _report(model: Model, n_rows: int, n_known: int, new: pl.Series) -> None:
 
 def _explain_no_content(model: Model) -> str:
     """Return why a model does not score items by their content, as the end of a sentence."""
-    return f"{model.name} scores items by their events alone; `content` scores new items, too"
+    reason = " ".join(model.describe_content()).removesuffix(".")
+    reason = reason or "`tempo`, `ranker` and `content` may score new items, too"
+    return f"{model.name} scores items by their events alone. {reason}"
 
 
 def merge_item_tables(

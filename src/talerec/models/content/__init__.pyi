@@ -10,6 +10,7 @@ from talerec.models.content.moments import sum_item_moments as sum_item_moments
 from talerec.models.content.moments import sum_pair_moments as sum_pair_moments
 from talerec.models.content.new_items import extend_fitted as extend_fitted
 from talerec.models.content.new_items import place_rows as place_rows
+from talerec.models.content.shared import describe_shared as describe_shared
 from talerec.models.content.words import category_keys as category_keys
 from talerec.models.content.words import hash_words as hash_words
 from talerec.models.content.words import row_categories as row_categories

@@ -171,9 +171,14 @@ class Model(RecommenderModel):
         if not has_other_sources:
             return base
         x = self.query(history)
-        parts = weights.contributions(x, targets)[:, weights.source_items(x) < 0]
+        parts = weights.contributions(x, targets)[:, self._is_base_source(x)]
         base += np.ascontiguousarray(parts).sum(axis=1)
         return base
+
+    def _is_base_source(self, x: Query) -> Array:
+        """Return a flag per source of a query: whether it stands for no item of the history."""
+        flags: Array = self.fitted.weights.source_items(x) < 0
+        return flags
 
     def row_weights(self, history: Histories) -> Array | None:
         """Return the query weight of each row of one history; None if sources are not items.

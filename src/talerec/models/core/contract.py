@@ -110,6 +110,10 @@ class RecommenderModel(HasParams, Recommender):
         """Return sentences on what the fit learned beyond weights; empty if nothing."""
         return []
 
+    def describe_content(self) -> list[str]:
+        """Return sentences on whether the item table's content is used; empty without one."""
+        return []
+
     def row_weights(self, history: Histories) -> Array | None:
         """Return how much each row of one history counts for its scores; None without weights.
 

@@ -332,6 +332,13 @@ class Recommender(Scorer):
         """
         return None
 
+    def describe_base(self, history: Histories, target: int) -> str | None:
+        """Return why a target has a score that no row of one history contributes, as text.
+
+        target: an item position. None, as here, for models that have one reason for all items.
+        """
+        return None
+
     def _training_log(self, alternative: str) -> Log:
         """Return the training log; TalerecError if the model was saved without histories.
 
@@ -365,6 +372,8 @@ class Recommender(Scorer):
         frame = pl.DataFrame({columns.ITEM: names, columns.SHARE: contributions})
         if (links := self.describe_links(history.item, target)) is not None:
             shared: list[str | None] = [*links, *[None] * (len(frame) - len(links))]
+            if base is not None:
+                shared[-1] = self.describe_base(history, target)
             frame = frame.with_columns(pl.Series(columns.SHARED, shared, pl.String))
         if options.boost is None:
             return frame

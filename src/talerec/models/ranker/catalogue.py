@@ -82,6 +82,14 @@ class CatalogueModel(RecommenderModel):
         first = self._state.first
         return None if first.content is None else first.parts[first.content.part]
 
+    def describe_content(self) -> list[str]:
+        """Return a sentence on the content that the fit took in; empty if it took none in."""
+        if self._fitted is None or (stage := self._state.first.content) is None:
+            return []
+        n_new = int(stage.is_new.sum())
+        noun = "item" if n_new == 1 else "items"
+        return [f"Content of the item table is used: {n_new:,} {noun} without events are scored."]
+
     def describe_links(self, items: Array, target: int) -> list[str] | None:
         """Return what each item and a target have in common; None without content.
 

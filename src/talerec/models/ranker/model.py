@@ -388,7 +388,7 @@ class Ranker(_RankerState):
 
     def describe_learned(self) -> list[str]:
         """Return sentences on which parts and trees rank, and what decides the order."""
-        return self._state.describe()
+        return self._state.describe() + self.describe_content()
 
 
 def _with_content(plan: FitPlan) -> FitPlan:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,8 @@ from talerec.models.content import Content, ItemEncoder, encode_queries
 from talerec.models.core import require
 from talerec.models.tempo.categories import CategoryScores
 from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX
-from talerec.ranking import Block, Query, Weights, make_block, recency_query
+from talerec.models.tempo.query_parts import join_queries, repeat_ranges
+from talerec.ranking import Block, Query, QueryArrays, Weights, make_block, recency_query
 from talerec.runtime import Array, sparse
 
 FEW_ROWS = 5  # training rows from which an item has many
@@ -211,10 +212,33 @@ class ItemScores:
         z_i: codes are scaled so that these products have the standard deviation 1 over all items. A
         history without content has the code 0. weights: of the model, which has the items.
         """
-        times = histories.moments(joint=True)
-        x = recency_query(weights, histories, times, _RECENCY, max_history).rows()
+        x = self._weigh_items(weights, histories, max_history)
         codes = encode_queries(x, self.features, self.bilinear)
-        variance = np.einsum("qd,de,qe->q", codes, self.covariance, codes)
+        return self._scale(codes, codes)
+
+    def encode_items(
+        self, weights: Weights, history: Histories, max_history: int
+    ) -> tuple[Array, Array]:
+        """Return the items of one history, and their parts of its code: item x dimension.
+
+        The parts add up to what `encode` returns for the history.
+        """
+        x = self._weigh_items(weights, history, max_history)
+        alone = x._replace(ptr=np.arange(len(x.source) + 1))
+        parts = encode_queries(alone, self.features, self.bilinear)
+        return x.source, self._scale(parts, parts.sum(axis=0, keepdims=True))
+
+    def _weigh_items(self, weights: Weights, histories: Histories, max_history: int) -> QueryArrays:
+        """Return the weight exp(-lag / recency) of each distinct known item of each history."""
+        times = histories.moments(joint=True)
+        return recency_query(weights, histories, times, _RECENCY, max_history).rows()
+
+    def _scale(self, codes: Array, whole: Array) -> Array:
+        """Return codes divided by the standard deviation of the products of items with `whole`.
+
+        whole: a code for each of `codes`, or one for all. The code is 0 where these are constant.
+        """
+        variance = np.einsum("qd,de,qe->q", whole, self.covariance, whole)
         deviation = np.sqrt(np.maximum(variance, 0.0))[:, None]
         scaled: Array = np.divide(codes, deviation, np.zeros_like(codes), where=deviation > 1e-12)
         return scaled
@@ -250,7 +274,8 @@ class ItemScores:
         """Return queries with the sources of content and freshness added to those of tempo.
 
         x: the queries to tempo's own blocks. Requests up to the end of the training rows stay as
-        they are; histories without request times count as requests right after it.
+        they are; histories without request times count as requests right after it, but items with
+        a later date are new by the histories' clock.
         """
         days = np.full(len(histories), self.reference)
         is_after = np.ones(len(histories), bool)
@@ -262,21 +287,45 @@ class ItemScores:
         codes = self.encode(weights, histories, max_history)
         codes = np.column_stack([codes, -codes @ self.mean])
         has_code = is_after & codes.any(axis=1) & any(self.weights.by_class)
-        n_buckets = np.searchsorted(self.edges, days, side="right") * is_after
+        n_buckets = np.searchsorted(self.edges, self._last_day(histories, days), side="right")
+        n_buckets *= is_after
         n_buckets *= self.weights.freshness > 0
         first = weights.first_source(CONTENT_BLOCK)
-        content = _repeat_ranges(first, has_code * codes.shape[1])
+        content = repeat_ranges(first, has_code * codes.shape[1])
         decay = np.exp(-(days - self.reference) / self.weights.lifetime)
         decay *= measure_taste(histories, self.days, self.weights.lifetime, self.newness)
-        fresh = _repeat_ranges(first + codes.shape[1], n_buckets)
+        fresh = repeat_ranges(first + codes.shape[1], n_buckets)
         added = [
             Query(content.ptr, content.source, codes[has_code].ravel()),
-            Query(fresh.ptr, fresh.source, np.repeat(decay, n_buckets)),
+            Query(fresh.ptr, fresh.source, self._weigh_buckets(histories, decay, n_buckets)),
         ]
         if self.categories is not None:
             first += codes.shape[1] + len(self.edges)
             added.append(self.categories.query(histories, weights, max_history, first, is_after))
         return join_queries([x, *added])
+
+    def _last_day(self, histories: Histories, days: Array) -> Array:
+        """Return the last day on which items have come out, for each history.
+
+        days: of the requests, or of the end of the training rows without request times.
+        """
+        if histories.now is not None or histories.clock is None:
+            return days
+        return np.maximum(days, histories.clock / DAY)
+
+    def _weigh_buckets(self, histories: Histories, decay: Array, n_buckets: Array) -> Array:
+        """Return the weights of the first `n_buckets` buckets of dates of each history.
+
+        decay: of each history, exp(-(request - end of the training rows) / lifetime) times taste.
+        Without request times, buckets after the first are weighted as of the clock.
+        """
+        weights = np.repeat(decay, n_buckets)
+        if histories.now is not None or histories.clock is None:
+            return weights
+        bucket = np.arange(len(weights)) - np.repeat(np.cumsum(n_buckets) - n_buckets, n_buckets)
+        delay = max(histories.clock / DAY - self.reference, 0.0)
+        weights[bucket > 0] *= np.exp(-delay / self.weights.lifetime)
+        return weights
 
 
 def measure_newness(time: Array, item: Array, days: Array, lifetime: float) -> Array:
@@ -317,29 +366,6 @@ def measure_taste(histories: Histories, days: Array, lifetime: float, mean: floa
     return taste
 
 
-def _repeat_ranges(first: int, sizes: Array) -> Query:
-    """Return queries with as many sources as `sizes` says, from `first` on, with weight 1."""
-    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    source = np.arange(ptr[-1]) - np.repeat(ptr[:-1], sizes) + first
-    return Query(ptr, source, np.ones(len(source)))
-
-
-def join_queries(queries: list[Query]) -> Query:
-    """Return one query per history with the sources of several queries, in their order.
-
-    No source may be in two of them.
-    """
-    sizes = np.array([np.diff(x.ptr) for x in queries])  # query x history
-    ptr = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))]).astype(np.int64)
-    source, weight = np.empty(ptr[-1], np.int64), np.empty(ptr[-1])
-    start = ptr[:-1].copy()
-    for x, size in zip(queries, sizes, strict=True):
-        at = np.arange(len(x.source)) + np.repeat(start - x.ptr[:-1], size)
-        source[at], weight[at] = x.source, x.weight
-        start += size
-    return Query(ptr, source, weight)
-
-
 def classify_items(counts: Array) -> Array:
     """Return the class of each item by its training rows: 0 for none, 1 for few, 2 for many."""
     return ((counts > 0).astype(np.int8) + (counts >= FEW_ROWS)).astype(np.int8)
@@ -353,31 +379,3 @@ def read_days(table: pl.DataFrame, types: list[ItemColumn]) -> Array:
             filled: Array = days.fill_null(np.nan).to_numpy()
             return filled
     return np.full(len(table), np.nan)
-
-
-def pad_weights(weights: Weights, n_items: int) -> list[Block]:
-    """Return tempo's three blocks for more items, which have no weights.
-
-    The further items have the last positions.
-    """
-    items, repeats, snapshots = weights.blocks[:CONTENT_BLOCK]
-    n_new = n_items - weights.items
-    if not n_new:
-        return [items, repeats, snapshots]
-    matrix = items.matrix
-    if isinstance(matrix, np.ndarray):
-        wide: Any = np.pad(matrix, ((0, n_new), (0, n_new)))
-    else:
-        indptr = np.pad(matrix.indptr, (0, n_new), mode="edge")
-        wide = sparse.csr_array((matrix.data, matrix.indices, indptr), shape=(n_items, n_items))
-    shares = snapshots.matrix
-    if isinstance(shares, np.ndarray):
-        wide_shares: Any = np.pad(shares, ((0, 0), (0, n_new)))
-    else:
-        shape = (shares.shape[0], n_items)
-        wide_shares = sparse.csr_array((shares.data, shares.indices, shares.indptr), shape=shape)
-    return [
-        make_block(wide),
-        replace(repeats, items=n_items),
-        make_block(wide_shares, source_item=np.full(shares.shape[0], -1, np.int32)),
-    ]

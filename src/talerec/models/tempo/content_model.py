@@ -10,15 +10,38 @@ import polars as pl
 
 from talerec.data import Histories, ItemColumn, Log
 from talerec.errors import UndescribedItemsError
-from talerec.models.core import AUTO, ITEM_COLUMNS, UNSEEN_ITEMS, FitCache, Fitted, require
+from talerec.models.core import (
+    AUTO,
+    ITEM_COLUMNS,
+    UNSEEN_ITEMS,
+    FitCache,
+    Fitted,
+    TopItems,
+    join_reasons,
+    last_rows,
+    require,
+)
+from talerec.models.tempo.descriptions import describe_content
 from talerec.models.tempo.plan_cache import PlanCachingModel
 from talerec.models.tempo.popularity import PopularitySnapshots
 from talerec.models.tempo.query import CONTENT_BLOCK, CONTENT_PREFIX, check_weights, split_blocks
-from talerec.ranking import DenseBlock, Query, Weights
+from talerec.ranking import (
+    DenseBlock,
+    ExplainedLists,
+    FamilyShare,
+    Mask,
+    Query,
+    Weights,
+    rank_queries,
+)
 from talerec.runtime import Array
 
 if TYPE_CHECKING:  # at run time only models with content import it
     from talerec.models.tempo.content import ItemScores
+
+#: Training fact: the users, gain and standard error by which content was judged; empty if the item
+#: table had no item without rows.
+CONTENT = "content"
 
 _MAX_ITEMS = 200_000  # of log and item table, up to which a query's cost is bearable
 _MAX_DENSE = 12_000  # if item-item weights are stored densely
@@ -61,6 +84,8 @@ class ContentTakingModel(PlanCachingModel):
         assert fitted_log is not None
         if self.content == AUTO and self._can_take_content(fitted_log):
             self._take_in_content(fitted_log.with_catalogue())
+        elif self.content == AUTO and (table := fitted_log.catalogue) is not None:
+            self.fitted.training.update({CONTENT: {}} if table.is_empty() else {})
         return self
 
     def _take_in_content(self, log: Log) -> None:
@@ -75,7 +100,9 @@ class ContentTakingModel(PlanCachingModel):
 
         plain = self.with_params(content="off")
         choice = learn_content_weights(lambda rows: plain.with_params().fit(rows), log, self)
-        if choice is None:
+        verdict = {"users": choice.n_users, "gain": choice.gain, "error": choice.error}
+        self.fitted.training[CONTENT] = verdict
+        if choice.weights is None:
             return
         try:
             model = Content(dims=DIMS).fit(log)
@@ -140,23 +167,11 @@ class ContentTakingModel(PlanCachingModel):
         return _add_content(weights, updated)
 
     def describe_content(self) -> list[str]:
-        """Return sentences on how content and dates count; none if the fit took none in."""
-        scores = self._content
-        if scores is None:
+        """Return sentences on whether content is used, and how it was judged."""
+        if self._fitted is None:
             return []
-        sentences, weights = [], scores.weights
-        n_classes = sum(weight > 0 for weight in weights.by_class)
-        if n_classes:
-            targets = ("new items", "items with fewer than 5 events", "all items")[n_classes - 1]
-            sentences.append(f"Scores by content are added for {targets}.")
-        if n_classes and weights.freshness > 0:
-            sentences.append(
-                f"Items are raised by their date, for about {weights.lifetime:g} days."
-            )
-        if scores.categories is not None:
-            name = scores.categories.column.name
-            sentences.append(f"Items that share the user's categories of {name!r} are raised.")
-        return sentences
+        scores, verdict = self._content, self.fitted.training.get(CONTENT)
+        return [] if scores is None and verdict is None else describe_content(scores, verdict)
 
     def append_content(self, x: Query, histories: Histories) -> Query:
         """Return queries with the sources of content added, if the fit used item features."""
@@ -164,6 +179,81 @@ class ContentTakingModel(PlanCachingModel):
         if scores is None:
             return x
         return scores.append_to(x, self.fitted.weights, histories, self.max_history)
+
+    # -- explanations --
+
+    def rank_masked_with_reasons(
+        self, histories: Histories, mask: Mask, k: int, n_reasons: int
+    ) -> ExplainedLists:
+        """Return the top k items that a mask allows, each with the history items that explain it.
+
+        What content adds to a score belongs to the items of the history that are alike.
+        """
+        query = self.query(histories)
+        if not self._is_content_source(query).any():
+            return super().rank_masked_with_reasons(histories, mask, k, n_reasons)
+        lists = TopItems(*rank_queries(self.fitted.weights, query, mask, k)[:3])
+        contributions = self._explain_query(query, histories, lists.listed())
+        return join_reasons(histories, lists, contributions, n_reasons)
+
+    def contributions(self, x: Query, history: Histories, targets: Array) -> Array:
+        """Return what each row of one history (column) contributes to targets' scores (rows).
+
+        What content adds is divided among the rows; see `Model.contributions`.
+        """
+        shares = super().contributions(x, history, targets)
+        if (scores := self._content) is not None and self._is_content_source(x).any():
+            from talerec.models.tempo.content_explaining import content_contributions
+
+            weights = self.fitted.weights
+            items, added = content_contributions(
+                scores, weights, history, targets, self.max_history
+            )
+            shares[:, last_rows(history, items)] += added
+        return shares
+
+    def describe_links(self, items: Array, target: int) -> list[str] | None:
+        """Return what each item and a target have in common; None without content.
+
+        items, target: item positions, -1 for an unknown item.
+        """
+        if (scores := self._content) is None or (table := self.fitted.info) is None:
+            return None
+        from talerec.models.tempo.content_explaining import describe_common
+
+        return describe_common(scores, table, items, target)
+
+    def describe_base(self, history: Histories, target: int) -> str | None:
+        """Return "new: DATE" if newness adds to the score of a target; None if not."""
+        families = self.explain_families(history, target) or []
+        return next((each.reason for each in families if each.family == "newness"), None)
+
+    def explain_families(self, history: Histories, target: int) -> list[FamilyShare] | None:
+        """Return what history, popularity, content and newness add to an item's score.
+
+        history: one history. target: an item position. They add up to the score. None where content
+        is not used.
+        """
+        scores, weights, x = self._content, self.fitted.weights, self.query(history)
+        if scores is None or x.source.max(initial=0) < weights.first_source(CONTENT_BLOCK):
+            return None
+        from talerec.models.tempo.content_explaining import content_contributions, list_families
+
+        targets = np.array([target])
+        items, added = content_contributions(scores, weights, history, targets, self.max_history)
+        best = items[added[0].argmax()] if added.size else -1
+        links = self.describe_links(np.array([best]), target) or [""]
+        return list_families(scores, weights, x, target, links[0])
+
+    def _is_base_source(self, x: Query) -> Array:
+        flags: Array = super()._is_base_source(x) & ~self._is_content_source(x)
+        return flags
+
+    def _is_content_source(self, x: Query) -> Array:
+        """Return a flag per source of a query: whether it is a dimension of content."""
+        if self._content is None:
+            return np.zeros(len(x.source), bool)
+        return self._in_block(x, CONTENT_BLOCK)
 
     def base_scores(self, history: Histories, targets: Array) -> Array | None:
         """Return what popularity adds to the scores of items; None if it has no weight."""
@@ -220,7 +310,7 @@ def _add_content(weights: Weights, scores: ItemScores) -> Weights:
 
     weights: of the first items that `scores` has.
     """
-    from talerec.models.tempo.content import pad_weights
+    from talerec.models.tempo.query_parts import pad_weights
 
     blocks = [*pad_weights(weights, len(scores.classes)), *scores.blocks()]
     return Weights(blocks, query_arrays={**weights.query_arrays, **scores.to_arrays()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from talerec.models.tempo.query_params import (
 )
 from talerec.ranking import Block
 from talerec.runtime import Array, is_sparse
+
+if TYPE_CHECKING:  # at run time only models with content import it
+    from talerec.models.tempo.content import ItemScores
 
 _LAG = 8  # whose weight is compared with the latest row's
 _LARGE_FACTOR = 3.0  # of the default weight, from which a factor is reported
@@ -179,3 +182,38 @@ def _format_duration(microseconds: float) -> str:
         if days * per_day >= 2:
             return f"{days * per_day:.0f} {unit}"
     return f"{max(days * 86400, 1):.0f} seconds"
+
+
+def describe_content(scores: ItemScores | None, verdict: dict[str, float] | None) -> list[str]:
+    """Return sentences on whether the item table's content is used, and how it was judged.
+
+    scores: by content; None: it is not used. verdict: users, and gain and standard error on their
+    held-out queries; empty if the table had no item without events; None if it is not known.
+    """
+    reason = ""
+    if verdict and verdict["users"]:
+        gain, error = f"{verdict['gain']:+.4f}", f"{verdict['error']:.4f}"
+        users = f"{verdict['users']:,} users"
+        reason = f": NDCG@10 on held-out rows of {users} changes by {gain} (standard error {error})"
+    if scores is None:
+        if not verdict:
+            reason = ": all its items have events"
+        elif not verdict["users"]:
+            reason = ": too few held-out rows are of items without earlier events"
+        return [f"The content of the item table is not used{reason}."]
+    by_class, lines = scores.weights.by_class, []
+    if n_classes := sum(weight > 0 for weight in by_class):
+        has_dates = scores.weights.freshness > 0
+        what = "Content and dates" if has_dates else "Content"
+        lines.append(f"{what} of the item table {'are' if has_dates else 'is'} used{reason}.")
+        targets = ("new items", "items with fewer than 5 events", "all items")[n_classes - 1]
+        lines.append(f"Scores by content are added for {targets}.")
+        if has_dates:
+            days = f"{scores.weights.lifetime:g} days"
+            lines.append(f"Items are raised by their date, for about {days}.")
+    if scores.categories is not None:
+        name = scores.categories.column.name
+        lines.append(f"Items that share the user's categories of {name!r} are raised.")
+    n_new = int((scores.classes == 0).sum())
+    noun = "item" if n_new == 1 else "items"
+    return [*lines, f"{n_new:,} {noun} without events can be recommended."]

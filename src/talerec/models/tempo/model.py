@@ -395,5 +395,5 @@ class Tempo(ContentTakingModel):
         return PopularitySnapshots.from_arrays(None, self.fitted.weights.query_arrays)
 
     def describe_learned(self) -> list[str]:
-        """Return sentences on learned query parameters and content; empty if `learn` is off."""
+        """Return sentences on learned query parameters, none if `learn` is off, and on content."""
         return describe_fit(self.fitted, self.params) + self.describe_content()

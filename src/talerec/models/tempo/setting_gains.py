@@ -51,7 +51,12 @@ class SettingGains(NamedTuple):
         return int(np.where(is_tie, rare_gain, -1.0).argmax())
 
     def held_out_z(self) -> float:
-        """Return the z-score of the chosen setting's gain over tempo alone, on other users.
+        """Return the z-score of the chosen setting's gain over tempo alone, on other users."""
+        gain, error = self.held_out_gain()
+        return gain / error if error > 0 else 0.0
+
+    def held_out_gain(self) -> tuple[float, float]:
+        """Return the chosen setting's mean gain over tempo alone, and its standard error.
 
         Users are divided in two; the setting that is chosen by one half is measured on the other.
         """
@@ -63,7 +68,8 @@ class SettingGains(NamedTuple):
             difference[fold] = self.gains[fold, chosen] - self.gains[fold, 0]
         deviations = np.bincount(user, difference - difference.mean())
         error = float(np.sqrt(deviations @ deviations))
-        return float(difference.sum()) / error if error > 0 else 0.0
+        n_queries = max(len(difference), 1)
+        return float(difference.sum()) / n_queries, error / n_queries
 
     def _select(self, mask: Array) -> SettingGains:
         """Return some of the queries."""

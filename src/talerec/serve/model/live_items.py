@@ -17,6 +17,7 @@ import polars as pl
 
 from talerec import columns
 from talerec.data import (
+    Histories,
     ItemColumn,
     ItemField,
     Vocabulary,
@@ -30,7 +31,7 @@ from talerec.errors import TalerecError
 from talerec.models.core import ITEM_COLUMNS, Fitted, Model
 from talerec.runtime import Array
 from talerec.serve.model.availability import Availability
-from talerec.store import ItemChanges, StoredItem
+from talerec.store import ItemChanges, StoredItem, now_us
 
 logger = logging.getLogger("talerec")
 
@@ -193,3 +194,14 @@ def _add_items(model: Model, table: pl.DataFrame) -> Model:
     except TalerecError as error:
         logger.error("new items cannot be scored: %s", error)
         return model
+
+
+def set_clock(model: Model, histories: Histories) -> Histories:
+    """Return histories with the time now, if a model scores new items and they have no time.
+
+    A request without a time is answered as of the end of the log; items that came out later are new
+    by the clock.
+    """
+    if histories.now is not None or not model.scores_catalogue:
+        return histories
+    return replace(histories, clock=now_us())

@@ -31,7 +31,7 @@ from talerec.runtime import Array
 from talerec.serve import ABSENT, ApiError, no_histories, schemas
 from talerec.serve.model.catalogue import Catalogue
 from talerec.serve.model.explanations import explain_item
-from talerec.serve.model.live_items import LiveItems
+from talerec.serve.model.live_items import LiveItems, set_clock
 from talerec.serve.model.popular import PopularItems
 from talerec.serve.model.queries import (
     FilterCache,
@@ -217,7 +217,7 @@ class ServedModel:
         if queries[0].hidden:
             item_filter = hide_items(item_filter, queries[0].hidden, len(self.items))
         model = self._model_for(queries[0])
-        histories = apply_context(model, histories, options.context)
+        histories = set_clock(model, apply_context(model, histories, options.context))
         lists, boosts = rank_with_reasons(model, histories, options.k, item_filter, _REASONS)
         ranks = chain.from_iterable(range(1, n_items + 1) for n_items in lists.counts)
         reasons = self.catalogue.list_reasons(lists)
@@ -372,7 +372,7 @@ class ServedModel:
         model, catalogue = self._model_for(query), self.catalogue
         target = self.find_item(item_id)
         history, ids = read_history(query, self.items, self.model.fitted.unit)
-        history = apply_context(model, history, query.options.context)
+        history = set_clock(model, apply_context(model, history, query.options.context))
         if query.rows is not None:
             ids = query.rows.names(catalogue.ids)
         item_filter = self.filters.build_filter(query.options) if query.options.boost else None

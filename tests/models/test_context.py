@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,15 @@ from talerec.errors import InvalidLogError, TalerecError
 from talerec.features import ContextEncoder
 
 pytest.importorskip("lightgbm")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_learning() -> Iterator[None]:
+    """Few trees, and few steps of the linear score, are enough for these logs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("talerec.models.ranker.learning._MAX_TREES", 25)
+        patch.setattr("talerec.models.ranker.linear._STEPS", 20)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -168,15 +168,19 @@ def _search(
     if workers > 1 and study is None:
         raise TalerecError("several `workers` need a `study` that they share", "workers", "study")
     searched = list(task.space())
-    storage, name = study_storage(study), study_name(task, log)
+    name, storage = study_name(task, log), None
     if study is not None:
+        storage = import_optuna().storages.RDBStorage(study_storage(study))
         warn_of_other_rows(study, import_optuna().get_all_study_names(storage), name)
     worker = _SearchWorker(task, storage, name, trials, seed)
     if workers == 1:
         worker.run(Objective(task, log))
     else:
         _run_in_processes(worker, log, study, workers)
-    return replace(task.result(worker.finished(), searched), ties=name_tie_order(log, task.ties))
+    finished = worker.finished()
+    if storage is not None:
+        storage.engine.dispose()  # Python 3.13 warns of connections that are left open
+    return replace(task.result(finished, searched), ties=name_tie_order(log, task.ties))
 
 
 class _SearchWorker:

@@ -60,6 +60,15 @@ def test_the_table_and_the_page_name_every_model(log, folder, tmp_path):
         assert name in page.read_text(encoding="utf-8")
 
 
+def test_pages_of_lists_without_seen_items_do_not_repeat_their_metrics(log, tmp_path):
+    repeated = {}
+    for options in ((), ("--hide-seen",)):
+        page = tmp_path / "page.html"
+        works("evaluate", log, "--models", "rules,popular", *options, "--report", page)
+        repeated[options] = page.read_text(encoding="utf-8").count(">Seen hidden<")
+    assert repeated == {(): 2, ("--hide-seen",): 0}  # accuracy and differences
+
+
 def test_a_named_model_that_fails_gives_exit_code_1_and_the_others_are_shown(tmp_path):
     log = tmp_path / "log.csv"
     rows = [f"{user},{item}" for user in range(9) for item in range(user % 3, user % 3 + 4)]

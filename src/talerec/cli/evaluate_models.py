@@ -154,7 +154,8 @@ def print_leaderboard(board: Leaderboard) -> None:
     title = f"{result.split}: {result.description}{hidden}"
     print_columns(title, [row["model"] for row in rows], columns)
     print_note(
-        "p: sign-flip test over users, corrected by Holm's method; seconds: without one-time "
+        "p: sign-flip test over users, corrected by Holm's method for the number of models, which "
+        "intervals are not; seconds: without one-time "
         "compilation; shared: of steps that several models use; peak: high-water mark of memory, "
         "reset before each model"
     )

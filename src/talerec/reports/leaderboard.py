@@ -76,17 +76,18 @@ def _tabulate_accuracy(board: Leaderboard, results: Mapping[str, Evaluation]) ->
     metric = board.headline
     k = metric.partition("@")[2]
     names = [f"HR@{k}", f"MRR@{k}"]
+    has_twin = not _all_hide_seen(board)
     rows = [
         [
             label,
             results[label].metrics[metric],
             results[label].describe_interval(metric),
-            results[label].metrics_hidden[metric],
+            *([results[label].metrics_hidden[metric]] if has_twin else []),
             *(results[label].metrics[name] for name in names),
         ]
         for label in board.order
     ]
-    header = ["Model", metric, "95 % interval", "Seen hidden", *names]
+    header = ["Model", metric, "95 % interval", *(["Seen hidden"] if has_twin else []), *names]
     return page.table(header, rows, muted=[header[2]])
 
 
@@ -103,6 +104,11 @@ def _tabulate_lists(board: Leaderboard, results: Mapping[str, Evaluation]) -> Ht
         for label, each in zip(board.order, lists, strict=True)
     ]
     return page.table(["Model", *(LIST_COLUMNS[name] for name in names)], rows)
+
+
+def _all_hide_seen(board: Leaderboard) -> bool:
+    """Return whether all lists are without seen items: the metrics "seen hidden" are the same."""
+    return all(result.hide_seen for result in board.results.values())
 
 
 def _hidden(board: Leaderboard) -> list[Html]:
@@ -126,6 +132,8 @@ def _differences(board: Leaderboard) -> list[page.Part]:
     header, columns = ["Model"], []
     for name, adjusted in board.adjusted.items():
         is_first = name == "metrics"
+        if not is_first and _all_hide_seen(board):
+            continue
         header += ["Difference", "p (Holm)"] if is_first else ["Seen hidden", "p (Holm) "]
         compared = {label: getattr(board.differences[label], name)[metric] for label in labels}
         columns.append([compared[label].difference for label in labels])
@@ -133,7 +141,7 @@ def _differences(board: Leaderboard) -> list[page.Part]:
     rows = [list(row) for row in zip(labels, *columns, strict=True)]
     words = (
         f"Paired by user, sign-flip test over {next(iter(pairs.values())).users:,} users; p-values"
-        f" are corrected by Holm's method for {len(pairs)} tests."
+        f" are corrected by Holm's method for {len(pairs)} tests, intervals are not."
     )
     heading = f"Difference to {board.first}"
     return [page.section(heading, page.figure(chart), page.table(header, rows), page.note(words))]

@@ -40,13 +40,19 @@ REPEAT_SHARE = "repeat_share"
 class BasketEvaluation(Reportable):
     """The result of `evaluate_baskets`: one row per basket, and means and intervals of them.
 
-    model, params, solver  the model's name, parameters, and the solver that ran (None: no solver)
-    split, on, hide_seen   how baskets were held out; whether items of the history were left out
-    ks, seconds            the cutoffs, and the time of each step
-    frame                  one row per basket: user, time, sizes, and metrics such as recall@10;
-                           those of repeats and new items are null for baskets without any
-    ties, refit            the order of rows with equal times; whether validation baskets were
-                           training baskets too
+    Attributes
+    ----------
+    model, params, solver : str, dict, str or None
+        The model's name and parameters, and the solver that ran (None: no solver).
+    split, on, hide_seen : str, str, bool
+        How baskets were held out, and whether items of the history were left out of lists.
+    ks, seconds : tuple of int, dict of str to float
+        The cutoffs, and the time of each step.
+    frame : DataFrame
+        One row per basket: user, time, sizes, and metrics such as recall@10; those of repeats and
+        new items are null for baskets without any.
+    ties, refit : str, bool
+        The order of rows with equal times, and whether validation baskets were training baskets.
 
     Examples
     --------

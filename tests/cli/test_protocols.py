@@ -56,7 +56,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--split", "leave-one-out", "--refit-every", "7d"], "--refit-every needs --split every:"),
         # sessions of one row
         (["--session", "alone", "--split", "every:2020-09-16"], "has an earlier row of its"),
-        (["--session", "alone"], "no user has three rows"),
+        (["--session", "alone"], "no session has three rows"),
         (["--session-gap", "1h", "--split", "every:2020-09-16"], "has an earlier row of its"),
         # columns of sessions and baskets
         (["--session", "shared"], "has rows of users"),
@@ -69,7 +69,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--basket", "time", "--split", "at:2019-01-01"], "no row lies before"),
         (["--basket", "user_id"], "no user has three baskets"),
         # what does not go together
-        (["--basket", "time", "--models", "rules,popular"], "--basket evaluates one model"),
         (["--basket", "time", "--target", "buy"], "--target does not go with baskets"),
         (["--session", "visit", "--basket", "time"], "--basket and sessions exclude each other"),
         ([*SPARK, "--session", "visit"], "sessions and baskets need --engine"),

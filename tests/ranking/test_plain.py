@@ -143,7 +143,8 @@ def test_a_first_answer_imports_no_compiler_and_equals_a_later_one(
     assert frame == model.recommend(users, 5, hide_seen=True).to_dict(as_series=False)
 
 
-def test_a_process_with_many_queries_uses_the_kernel() -> None:
+def test_a_process_with_many_queries_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_kernels, "_is_allowed", [True])  # a service that ran here changes it
     compiles: list[int] = []
     kernel = lazy_kernels.LazyKernel(lambda x: x + 1, lambda f: compiles.append(1) or f)
     results = [lazy_kernels.interpret_small(kernel, 1)(x) for x in range(40)]

@@ -196,7 +196,7 @@ def _evaluate_locally(
     from dataclasses import replace
     from tempfile import TemporaryDirectory
 
-    from talerec.evaluation import evaluate_baskets, evaluate_log
+    from talerec.evaluation import evaluate_log
     from talerec.runtime import Clock
 
     clock, (path, report) = Clock(), outputs
@@ -209,6 +209,8 @@ def _evaluate_locally(
     with TemporaryDirectory() as folder:
         cases = path or Path(folder) / "cases.parquet"
         if source.basket is not None:
+            from talerec.evaluation import evaluate_baskets
+
             result = evaluate_baskets(model, log, plan, **settings)
         else:
             result = evaluate_log(model, log, plan, **settings, cases=cases if streamed else None)

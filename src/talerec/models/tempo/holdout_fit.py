@@ -157,7 +157,7 @@ def _largest_entries(matrix: Matrix, rows: Array, top: int) -> Array:
         entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
         best = np.argsort(-matrix.data[entries], kind="stable")[:top]
         largest[row, : len(best)] = matrix.indices[entries][best]
-    return largest[rows].reshape(len(rows), -1)
+    return largest[rows].reshape(len(rows), rows.shape[1] * top)
 
 
 _LAST_KNOT = len(LAG_KNOTS) - 1
